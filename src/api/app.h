@@ -1,0 +1,44 @@
+/* api/app.h: what every handler can reach.
+ *
+ *   KV_APP_LOADING ──► KV_APP_READY ──► KV_APP_DRAINING
+ *          └────────► KV_APP_FAILED (the process ends with status 1)
+ *
+ * Thread rule: `state` is atomic; model, engine_info and sched are set before it becomes READY and stay until every
+ * HTTP thread is gone. Everything else is read-only.
+ */
+#ifndef KV_API_APP_H
+#define KV_API_APP_H
+
+#include <stdatomic.h>
+#include "options/options.h"
+#include "engine/engine.h"
+#include "http/http.h"
+#include "plan/memory.h"
+#include "sched/sched.h"
+
+typedef enum kv_app_state { KV_APP_LOADING, KV_APP_READY, KV_APP_DRAINING, KV_APP_FAILED } kv_app_state;
+
+typedef struct kv_app {
+    const kv_options *opt;
+    _Atomic int state;      /* kv_app_state */
+    _Atomic int load_percent;
+    kv_model *model;
+    kv_engine_info engine_info;
+    kv_plan plan;
+    kv_sched *sched;
+    int32_t n_ctx_served;   /* the one limit */
+    char model_name[256];   /* what responses name: first alias, or the file's base name */
+    char **aliases;         /* all names that --strict-model takes, n_aliases of them */
+    int n_aliases;
+    int64_t started_at;     /* Unix time */
+    kv_sampling sampling_defaults; /* from options */
+} kv_app;
+
+/* The routes of all APIs, ended by a NULL path. Static. */
+const kv_http_route *kv_api_routes(void);
+/* KV_OK when requests can be served; else KV_BUSY with llama-server's "Loading model" or the draining message. */
+kv_status kv_app_require_ready(const kv_app *app, kv_error *err);
+/* OpenAI's error body: {"error":{"code":…,"message":…,"type":…,"param":…}} plus n_prompt_tokens, n_ctx. */
+void kv_api_error_body(kv_buf *out, const kv_error *err);
+
+#endif

@@ -1,0 +1,105 @@
+/* options/options.h: every setting, from four places: flag > KVASIR_… > LLAMA_ARG_… > --config file > default.
+ *
+ * One table (table.c) holds each option once: its names, environment variables, kind, range, group, help
+ * line and where in kv_options it goes. Parsing, --help, --print-config, the README's list and the completions are
+ * made from it.
+ *
+ * Thread rule: filled by main before any thread starts; read-only afterwards.
+ */
+#ifndef KV_OPTIONS_OPTIONS_H
+#define KV_OPTIONS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+#include "base/error.h"
+#include "engine/engine.h"
+
+#define KV_OPTIONS_MAX_LIST 32
+
+typedef struct kv_str_list {
+    char *item[KV_OPTIONS_MAX_LIST]; /* owned */
+    int n;
+} kv_str_list;
+
+typedef struct kv_options {
+    /* model */
+    char *model;               /* -m, --model */
+    char *alias;               /* -a, --alias (comma-separated) */
+    char *chat_template;       /* --chat-template: name or Jinja source */
+    char *chat_template_file;
+    char *chat_template_kwargs;
+    char *lora, *lora_scaled;  /* comma-separated paths; PATH:SCALE */
+    kv_str_list override_kv;
+    bool strict_model;
+    bool mmap, mlock, check_tensors;
+    char *fake;                /* --test-fake KIND: engine_fake instead of a model (tests) */
+    bool test_sampler;         /* --test-sampler: accept the request field that plays an answer (tests) */
+    /* engine */
+    int64_t n_ctx;             /* -c; 0 = automatic */
+    int64_t n_parallel;        /* -np; -1 = automatic */
+    bool n_parallel_set;       /* given explicitly */
+    int kv_unified;            /* -kvu; -1 = automatic */
+    int64_t n_batch, n_ubatch; /* -b, -ub; 0 = automatic */
+    int64_t threads, threads_batch; /* -t, -tb; -1 = automatic */
+    kv_flash_attn flash_attn;  /* -fa on|off|auto */
+    char *type_k, *type_v;     /* -ctk, -ctv */
+    int64_t n_gpu_layers;      /* -ngl N|auto|all; -1 = all that fit */
+    char *devices, *split_mode, *tensor_split;
+    int64_t main_gpu;
+    bool kv_offload, op_offload;
+    char *rope_scaling;
+    double rope_freq_base, rope_freq_scale, rope_scale;
+    double yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast;
+    int64_t yarn_orig_ctx;
+    bool warmup;
+    /* sampling defaults; the same names as kv_sampling */
+    kv_sampling sampling;
+    char *samplers, *sampler_seq;
+    int64_t n_predict;         /* -n; -1 = up to the context limit */
+    char *grammar, *grammar_file, *json_schema;
+    /* chat */
+    char *reasoning_format;    /* none | auto | deepseek | deepseek-legacy */
+    int64_t reasoning_budget;
+    char *reasoning_budget_message;
+    int reasoning;             /* --reasoning on|off|auto: 1, 0, -1 */
+    bool jinja;
+    /* scheduling */
+    int64_t max_stall_ms, max_wait_ms, max_queue;
+    double slot_prompt_similarity;
+    bool cache_prompt;         /* --no-cache-prompt turns it off */
+    /* server */
+    char *host;
+    int64_t port;
+    char *api_prefix;
+    kv_str_list api_key;
+    char *api_key_file;
+    bool no_auth;
+    char *cors_origins;        /* --cors-origins */
+    kv_str_list allowed_host;
+    int64_t sse_ping_interval; /* seconds, -1 = off */
+    double stop_timeout;       /* seconds */
+    int64_t max_body_mib, max_headers_kib, max_connections, idle_timeout;
+    bool slots_endpoint, metrics_endpoint, props_endpoint;
+    bool plain_json;
+    /* process */
+    char *config;              /* --config FILE */
+    int64_t verbosity;
+    char *log_file;
+    bool log_jsonl, log_timestamps;
+    bool check;                /* --check */
+    bool print_config, help, version;
+} kv_options;
+
+void kv_options_defaults(kv_options *o);
+/* Reads environment, config file and argv[1..argc). KV_INVALID names the option, what it got and what it takes, and
+ * for an unknown one the nearest known; KV_UNSUPPORTED for a llama-server option whose feature is not there. Warnings
+ * (an option without meaning here) are appended to `warnings`, a line each. */
+kv_status kv_options_parse(kv_options *o, int argc, char **argv, char *const *env, kv_buf *warnings, kv_error *err);
+/* Cross-checks: quantised V needs flash attention, an outside address needs a key, a draft model is unsupported … */
+kv_status kv_options_check(const kv_options *o, kv_error *err);
+void kv_options_help(kv_buf *out, const char *group); /* NULL = all groups */
+void kv_options_print(kv_buf *out, const kv_options *o); /* as a --config file, secrets left out */
+void kv_options_free(kv_options *o);
+
+#endif

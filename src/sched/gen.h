@@ -1,0 +1,89 @@
+/* sched/gen.h: one generation: a prompt, its sampler, and the tokens it brings forth.
+ *
+ * A request with n choices is n generations. The HTTP thread makes one and submits it; the engine thread runs it and
+ * pushes events; the HTTP thread takes them out.
+ *
+ *   HTTP thread                              engine thread
+ *   kv_gen_new ── kv_sched_submit ─────────►  waiting → prefilling → decoding → done
+ *   kv_gen_next ◄─── event queue ◄───────────  progress, token, token, …, done
+ *   kv_gen_cancel ─────────────────────────►  seen between two batches
+ *
+ * The queue holds at most one event a token and one progress event (the newest), so its bound is the context length.
+ *
+ * Thread rule: reference-counted; events under the generation's own mutex (a leaf: nothing is locked inside it).
+ */
+#ifndef KV_SCHED_GEN_H
+#define KV_SCHED_GEN_H
+
+#include "base/buf.h"
+#include "engine/engine.h"
+
+typedef enum kv_finish {
+    KV_FINISH_NONE,      /* still running */
+    KV_FINISH_EOS,       /* the model ended its turn */
+    KV_FINISH_WORD,      /* a stop string was met */
+    KV_FINISH_LENGTH,    /* n_predict, t_max_predict_ms or the context limit */
+    KV_FINISH_CANCELLED, /* hang-up */
+    KV_FINISH_ERROR,     /* see error */
+} kv_finish;
+
+typedef struct kv_gen_params {
+    const kv_token *prompt; /* copied; ≥ 1 token */
+    size_t n_prompt;
+    kv_sampler *sampler;    /* transferred; NULL only with n_predict 0 */
+    int32_t n_predict;      /* most new tokens; -1 = up to the context limit; 0 = only evaluate the prompt */
+    const char *const *stops; /* copied */
+    int n_stops;
+    int32_t n_probs;        /* report this many alternatives a token; 0 = none */
+    bool post_sampling_probs;
+    bool cache_prompt;      /* false: reuse nothing, and leave nothing that others reuse */
+    bool special_pieces;    /* spell control tokens in the text */
+    int32_t id_slot;        /* -1 = any */
+    int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; -1 = none */
+    int32_t n_indent;       /* stop at a line indented less than this (code completion); 0 = off */
+    uint64_t group;         /* generations of one request share it; same prompt → computed once. 0 = alone */
+    void (*wake)(void *ctx); /* called after events were pushed, on the engine thread; must not block */
+    void *wake_ctx;
+} kv_gen_params;
+
+typedef struct kv_timings {
+    int32_t n_cached;  /* prompt tokens taken from a slot */
+    int32_t n_prompt;  /* prompt tokens computed */
+    int32_t n_decoded;
+    double queue_ms, prompt_ms, decode_ms;
+} kv_timings;
+
+typedef enum kv_event_kind { KV_EVENT_PROGRESS, KV_EVENT_TOKEN, KV_EVENT_DONE } kv_event_kind;
+
+typedef struct kv_gen_event {
+    kv_event_kind kind;
+    /* PROGRESS: prompt tokens in total, taken from the cache, and done so far (the cached ones included) */
+    int32_t n_total, n_cache, n_processed;
+    double time_ms;
+    /* TOKEN: text that can be sent now: whole UTF-8 characters, free of any start of a stop string; may be "" */
+    kv_token token;
+    char *text; /* owned by the event */
+    size_t n_text;
+    kv_token_prob chosen;
+    kv_token_prob *top; /* owned, n_top of them, best first; NULL without n_probs */
+    int n_top;
+    /* DONE */
+    kv_finish finish;
+    char *stop_word; /* owned; the stop string met, else NULL */
+    kv_error error;  /* finish ERROR */
+    /* TOKEN and DONE */
+    kv_timings timings;
+} kv_gen_event;
+
+typedef struct kv_gen kv_gen;
+
+kv_gen *kv_gen_new(const kv_gen_params *p); /* one reference, the caller's */
+void kv_gen_ref(kv_gen *g);
+void kv_gen_unref(kv_gen *g); /* frees sampler and events with the last one */
+/* Take the oldest event; false when there is none. Free it with kv_gen_event_free. */
+bool kv_gen_next(kv_gen_event *out, kv_gen *g);
+void kv_gen_event_free(kv_gen_event *e);
+/* Ask for an end; safe at any time, also before submit or after done. A DONE event follows. */
+void kv_gen_cancel(kv_gen *g);
+
+#endif

@@ -1,0 +1,85 @@
+/* sched/sched.h: who runs next, and in which batches.
+ *
+ * Owns the engine, its slots and the queue of waiting generations. One call of kv_sched_step is one round:
+ *
+ *   inbox ─► waiting ──admit──► slot: prefilling ──last prompt token──► decoding ──► done (slot idle, keeps tokens)
+ *               ▲                  │                                        │
+ *               └──── preempted ◄──┴────────── cells run out ◄──────────────┘
+ *
+ *   round = cancels; admit; [one prefill chunk] + [one token of each decoding slot] → decode → sample → events
+ *
+ * Full and windowed memory take chunk and tokens in one call, prefill rows first; with recurrent layers there are
+ * two, first the tokens sorted by sequence, then the chunk (LIBLLAMA "Batches").
+ * Prompts are prefilled one after the other, the one with least left to compute first, but nobody is overtaken for
+ * longer than max_wait_ms. While somebody decodes, a chunk is a power of two, the largest predicted to take at most
+ * max_stall_ms. The last prompt token is always decoded alone.
+ * When cells run out, idle slots are emptied, then the youngest generation goes back to the queue with its sampler,
+ * grammar and RNG, and is computed again later. Nobody gets an error for it.
+ *
+ * Thread rule: kv_sched_step, _run and _free: the engine thread. Everything else: any thread. Lock order: the
+ * scheduler's mutex, then a generation's.
+ */
+#ifndef KV_SCHED_SCHED_H
+#define KV_SCHED_SCHED_H
+
+#include "sched/gen.h"
+
+typedef struct kv_sched kv_sched;
+
+typedef struct kv_sched_config {
+    int32_t n_ctx_served;   /* most tokens of prompt + answer of one generation */
+    int32_t block;          /* B: chunk edges are absolute multiples of it */
+    int32_t chunk;          /* prefill chunk when nobody decodes, k × block */
+    int32_t min_chunk;      /* smallest chunk while somebody decodes */
+    int32_t max_stall_ms;
+    int32_t max_wait_ms;
+    int32_t max_queue;      /* generations waiting; more are refused with KV_BUSY */
+    float slot_similarity;  /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
+} kv_sched_config;
+
+void kv_sched_config_defaults(kv_sched_config *c);
+
+/* `engine` is borrowed and outlives the scheduler. */
+kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock, const kv_sched_config *cfg,
+                       kv_error *err);
+void kv_sched_free(kv_sched *s); /* every generation still there ends with KV_FINISH_ERROR / KV_BUSY */
+
+/* Checks that come before any state changes: KV_CONTEXT_FULL, KV_INVALID (slot number, empty prompt, more choices
+ * than slots), KV_BUSY (queue full or draining). Any thread; submit makes them itself. */
+kv_status kv_sched_check(kv_sched *s, const kv_token *prompt, size_t n_prompt, int n_gens, kv_error *err);
+/* All or none of the n generations are queued; the scheduler takes its own references. */
+kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err);
+
+/* One round. False when there was nothing to do. */
+bool kv_sched_step(kv_sched *s);
+/* Rounds until kv_sched_stop; sleeps while there is nothing to do. */
+void kv_sched_run(kv_sched *s);
+void kv_sched_drain(kv_sched *s); /* refuse new generations with KV_BUSY; the running ones go on */
+void kv_sched_stop(kv_sched *s);  /* cancel what runs (KV_BUSY "server is shutting down") and leave kv_sched_run */
+/* Empty an idle slot's sequence; KV_INVALID for a number out of range, KV_BUSY while it runs. */
+kv_status kv_sched_erase_slot(kv_sched *s, int slot, int32_t *n_erased, kv_error *err);
+
+typedef struct kv_slot_view {
+    int id;
+    bool processing, prefilling;
+    int32_t n_ctx, n_tokens; /* tokens it holds now */
+    int32_t n_prompt, n_prompt_done, n_decoded, n_remain;
+    uint64_t gen_id;         /* running number of the generation, 0 = idle */
+} kv_slot_view;
+
+typedef struct kv_sched_stats { /* counters since start; times in seconds */
+    uint64_t n_prompt_computed, n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
+    double prompt_seconds, decode_seconds;
+    uint64_t n_busy_slots_sum; /* Σ over decode calls of busy slots */
+    int32_t n_processing, n_waiting, n_tokens_max;
+    int32_t cells_used, cells_total;
+} kv_sched_stats;
+
+void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s);
+int kv_sched_get_slots(kv_slot_view *out, int room, kv_sched *s); /* number written */
+bool kv_sched_idle(kv_sched *s); /* nothing waiting or running */
+/* For people; and a walk over everything that aborts on a broken promise. Engine thread. */
+void kv_sched_dump(kv_buf *out, kv_sched *s);
+void kv_sched_self_check(kv_sched *s);
+
+#endif
