@@ -15,7 +15,15 @@ fail() { echo "fetch-engine: $*" >&2; exit 1; }
 field() { awk -v k="$1" '$1 == k { $1 = ""; sub(/^ /, ""); print; exit }' "$pin"; }
 
 platform=${2:-}
-if [ -z "$platform" ]; then
+# The prebuilt libraries want glibc 2.34 (Debian 12, Ubuntu 22.04); an older one, or musl, gets a compiled engine.
+new_glibc() {
+  local have
+  have=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{ print $2 }') && [ -n "$have" ] &&
+    awk -v v="$have" 'BEGIN { split(v, a, "."); exit !(a[1] > 2 || a[1] == 2 && a[2] >= 34) }'
+}
+if [ -z "$platform" ] && [ "$(uname -s)" = Linux ] && ! new_glibc; then
+  platform=source
+elif [ -z "$platform" ]; then
   case "$(uname -s)-$(uname -m)" in
     Linux-x86_64) platform=linux-x64 ;;
     Linux-aarch64) platform=linux-arm64 ;;
