@@ -1,0 +1,34 @@
+/* chat/messages.h: OpenAI "messages" and "tools", checked before the chat renderer sees them.
+ *
+ * The renderer trusts its input: what it does not know it drops, prints into an error or throws on half-way. So each
+ * message, content part and tool is checked here, errors name the place as the client wrote it
+ * (`messages[3].content[1]`), and the result is a new, tidy array that holds only members the renderer knows:
+ *
+ *   message  role, content (text, or an array of {"type":"text","text"}), reasoning_content, name, tool_call_id,
+ *            tool_calls [{id?, type:"function", function {name, arguments (text)}}]
+ *   tool     {type:"function", function {name, description?, parameters (an object)}}
+ *
+ * null stands for absent everywhere. Roles are not limited to OpenAI's: templates have their own ("ipython",
+ * "observation"), and "developer" becomes "system" in the renderer where the template does not know it.
+ *
+ * Knows nothing of models or templates.
+ *
+ * Thread rule: none; input is only read.
+ */
+#ifndef KV_CHAT_MESSAGES_H
+#define KV_CHAT_MESSAGES_H
+
+#include "base/json.h"
+
+/* `messages` may be NULL (absent). *out is a new array, owned by the caller. */
+kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_error *err);
+
+/* `tools` NULL, null or []: KV_OK and *out NULL. Else a new array, owned by the caller. */
+kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err);
+
+/* `tool_choice` of a request: "auto", "none", "required", or {"type":"function","function":{"name":…}}. *choice is one
+ * of the three words (static), NULL when absent. A named function becomes "required" and `tools` (may be NULL) is
+ * cut down to that one: the tool grammar has no other way to insist on it. */
+kv_status kv_chat_check_tool_choice(const char **choice, json_t *tools, const json_t *tool_choice, kv_error *err);
+
+#endif
