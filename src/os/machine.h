@@ -10,15 +10,20 @@
 #include "base/buf.h"
 #include "base/error.h"
 
-/* Physical cores the process may use: affinity mask and cgroup (v1 and v2) CPU quota included, ≥ 1. */
+/* Physical cores the process may use: affinity mask and cgroup (v1 and v2) CPU quota included, ≥ 1. On processors
+ * with fast and slow cores only the fast ones count (where the process may use any): a batch waits for its slowest
+ * thread. A quota of 3.5 CPUs is 3 cores: a thread too many is throttled, and the others spin for it. */
 int kv_machine_cores(void);
-/* Bytes of memory: the smaller of physical memory and the cgroup limit; and what of it is available now. */
+/* Bytes of memory: the smaller of physical memory and the cgroup limits; and what of it is available now (what the
+ * page cache holds counts as available). */
 uint64_t kv_machine_memory_total(void);
 uint64_t kv_machine_memory_available(void);
 /* Resident set of this process in bytes. */
 uint64_t kv_machine_rss(void);
 /* A short text that is equal on the same machine and differs on another kind: CPU model, cores, flags hash. */
 void kv_machine_fingerprint(kv_buf *out);
+/* Raise the limit on open files to `want`, or as far as the system lets us; returns what it is now. */
+uint64_t kv_machine_raise_open_files(uint64_t want);
 
 /* The directory where kvasir remembers small facts (measured choices): $XDG_STATE_HOME/kvasir, ~/.local/state/kvasir,
  * on macOS ~/Library/Application Support/kvasir. KV_NOT_FOUND when there is no home. Not created. */
@@ -27,7 +32,8 @@ kv_status kv_dir_state(kv_buf *out, kv_error *err);
 kv_status kv_dir_executable(kv_buf *out, kv_error *err);
 /* mkdir -p with mode 0700 for what it makes. */
 kv_status kv_dir_make(const char *path, kv_error *err);
-/* Read a whole regular file (at most `max` bytes) into out. */
+/* Read a whole regular file (at most `max` bytes, else KV_TOO_LARGE) into out, replacing what it held. KV_NOT_FOUND
+ * when there is none. */
 kv_status kv_file_read(kv_buf *out, const char *path, size_t max, kv_error *err);
 /* Publish a small file whole: temporary in the same directory, 0600, fsync, rename, fsync of the directory. */
 kv_status kv_file_publish(const char *path, const void *data, size_t n, kv_error *err);
