@@ -317,6 +317,7 @@ typedef struct kv_engine_info {
     uint64_t bytes_per_window_cell; /* window pool, all its layers */
     uint64_t bytes_recurrent;       /* one sequence's recurrent state, 0 without recurrent layers */
     uint64_t bytes_state_total;     /* all KV and state buffers as allocated */
+    uint64_t bytes_compute;         /* compute buffers as allocated, for batches of n_batch */
     const char *version;            /* engine release, "v0.5.0" */
     const char *backends;           /* devices and CPU level in use, for logs and /props */
 } kv_engine_info;

@@ -1,0 +1,364 @@
+/* engine/model_llama.c: loading a GGUF through libllama, its facts, and text ↔ tokens. */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/llama_border.h"
+#include "engine/llama_internal.h"
+#include "engine/llama_lib.h"
+#include "ggml-backend.h"
+
+static kv_llama_model *self(kv_model *m) { return (kv_llama_model *)m; }
+static const kv_llama_model *self_const(const kv_model *m) { return (const kv_llama_model *)m; }
+
+/* ── what kvasir cannot serve ──────────────────────────────────────────────────────────────────────────────────── */
+
+static bool in_list(const char *word, const char *const *list) {
+    for (; *list; list++)
+        if (strcmp(word, *list) == 0) return true;
+    return false;
+}
+
+/* Told from the file's head, before gigabytes are read. The lists are of the pinned release: architectures for which
+ * it creates no memory, and those that only draft for another model. */
+static kv_status refuse_kind(const char *arch, const char *type, const char *path, kv_error *err) {
+    static const char *const encoders[] = {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert",
+                                           "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding", "t5encoder",
+                                           "wavtokenizer-dec", NULL};
+    static const char *const diffusion[] = {"dream", "llada", "llada-moe", "rnd1", NULL};
+    static const char *const drafts[] = {"eagle3", "dflash", "gemma4-assistant", NULL};
+    if (!*arch) return kv_fail(err, KV_INVALID, "%s names no architecture (general.architecture)", path);
+    if (strcmp(type, "adapter") == 0)
+        return kv_fail(err, KV_UNSUPPORTED, "%s is an adapter, not a model: give it with --lora beside its model", path);
+    if (strcmp(arch, "clip") == 0 || strcmp(type, "mmproj") == 0)
+        return kv_fail(err, KV_UNSUPPORTED, "%s is a vision or audio projector, not a language model", path);
+    if (in_list(arch, encoders))
+        return kv_fail(err, KV_UNSUPPORTED,
+                       "%s is an encoder (%s): it has no memory to continue from, so it cannot generate text", path, arch);
+    if (strcmp(arch, "t5") == 0)
+        return kv_fail(err, KV_UNSUPPORTED,
+                       "%s is an encoder-decoder model (%s); kvasir serves decoder-only models", path, arch);
+    if (in_list(arch, diffusion))
+        return kv_fail(err, KV_UNSUPPORTED,
+                       "%s is a diffusion model (%s): it does not generate from left to right", path, arch);
+    if (in_list(arch, drafts))
+        return kv_fail(err, KV_UNSUPPORTED,
+                       "%s only drafts tokens for another model (%s) and cannot be served alone", path, arch);
+    return KV_OK;
+}
+
+/* The same for what only the loaded model tells (architectures newer than the lists above). */
+static kv_status refuse_loaded(const struct llama_model *m, const char *path, kv_error *err) {
+    if (llama_model_has_encoder(m) || !llama_model_has_decoder(m))
+        return kv_fail(err, KV_UNSUPPORTED, "%s has an encoder; kvasir serves decoder-only models", path);
+    if (llama_model_is_diffusion(m))
+        return kv_fail(err, KV_UNSUPPORTED, "%s is a diffusion model: it does not generate from left to right", path);
+    const struct llama_vocab *vocab = llama_model_get_vocab(m);
+    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) <= 0)
+        return kv_fail(err, KV_UNSUPPORTED, "%s has no vocabulary", path);
+    return KV_OK;
+}
+
+/* ── parameters ────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+#define MAX_DEVICES 64
+
+typedef struct load_plan {
+    struct llama_model_params params;
+    ggml_backend_dev_t devices[MAX_DEVICES + 1]; /* ended by NULL */
+    float split[MAX_DEVICES];
+    struct llama_model_kv_override *overrides; /* owned; ended by an empty key */
+    const kv_model_params *asked;
+    bool aborted; /* the progress callback said no */
+} load_plan;
+
+static kv_status plan_devices(load_plan *plan, const char *names, kv_error *err) {
+    if (!names || !*names) return KV_OK;
+    plan->params.devices = plan->devices;
+    if (strcmp(names, "none") == 0) return KV_OK;
+    int n = 0;
+    kv_status status = KV_OK;
+    char *copy = kv_strdup(names), *save = NULL;
+    for (char *name = strtok_r(copy, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+        ggml_backend_dev_t dev = ggml_backend_dev_by_name(name);
+        if (!dev || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+            status = kv_fail_field(err, "device", "there is no device \"%s\" to offload to; known are: %s", name,
+                                   kv_llama_lib_backends());
+            break;
+        }
+        if (n == MAX_DEVICES) {
+            status = kv_fail_field(err, "device", "more than %d devices", MAX_DEVICES);
+            break;
+        }
+        plan->devices[n++] = dev;
+    }
+    free(copy);
+    return status;
+}
+
+static kv_status plan_split(load_plan *plan, const kv_model_params *p, kv_error *err) {
+    static const struct {
+        const char *name;
+        enum llama_split_mode mode;
+    } modes[] = {{"none", LLAMA_SPLIT_MODE_NONE},
+                 {"layer", LLAMA_SPLIT_MODE_LAYER},
+                 {"row", LLAMA_SPLIT_MODE_ROW},
+                 {"tensor", LLAMA_SPLIT_MODE_TENSOR}};
+    if (p->split_mode && *p->split_mode) {
+        size_t i = 0;
+        while (i < 4 && strcmp(p->split_mode, modes[i].name) != 0) i++;
+        if (i == 4)
+            return kv_fail_field(err, "split-mode", "\"%s\" is none of none, layer, row, tensor", p->split_mode);
+        plan->params.split_mode = modes[i].mode;
+    }
+    if (!p->tensor_split || !*p->tensor_split) return KV_OK;
+    const char *at = p->tensor_split;
+    for (int n = 0;; n++) {
+        char *end;
+        double share = strtod(at, &end);
+        if (end == at || !isfinite(share) || share < 0 || (*end && *end != ',' && *end != '/'))
+            return kv_fail_field(err, "tensor-split", "\"%s\" is not a list of shares such as 3,1", p->tensor_split);
+        if (n >= MAX_DEVICES || (size_t)n >= llama_max_devices())
+            return kv_fail_field(err, "tensor-split", "more shares than the engine takes devices (%zu)", llama_max_devices());
+        plan->split[n] = (float)share;
+        if (!*end) break;
+        at = end + 1;
+    }
+    plan->params.tensor_split = plan->split;
+    return KV_OK;
+}
+
+static bool on_progress(float done, void *ctx) {
+    load_plan *plan = ctx;
+    if (!plan->asked->progress(plan->asked->progress_ctx, done)) plan->aborted = true;
+    return !plan->aborted;
+}
+
+/* On failure everything is released. */
+static kv_status plan_load(load_plan *plan, const kv_model_params *p, kv_error *err) {
+    memset(plan, 0, sizeof *plan);
+    plan->asked = p;
+    plan->params = llama_model_default_params();
+    plan->params.n_gpu_layers = p->n_gpu_layers;
+    plan->params.main_gpu = p->main_gpu;
+    plan->params.vocab_only = p->vocab_only;
+    plan->params.check_tensors = p->check_tensors;
+    plan->params.load_mode = p->use_mmap ? (p->use_mlock ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MMAP)
+                                         : (p->use_mlock ? LLAMA_LOAD_MODE_MLOCK : LLAMA_LOAD_MODE_NONE);
+    if (p->progress) {
+        plan->params.progress_callback = on_progress;
+        plan->params.progress_callback_user_data = plan;
+    }
+    kv_status status = plan_devices(plan, p->devices, err);
+    if (status == KV_OK) status = plan_split(plan, p, err);
+    if (status == KV_OK && p->n_kv_overrides > 0) {
+        plan->overrides = kv_alloc(((size_t)p->n_kv_overrides + 1) * sizeof *plan->overrides);
+        for (int i = 0; i < p->n_kv_overrides && status == KV_OK; i++)
+            status = kv_border_parse_override(&plan->overrides[i], p->kv_overrides[i], err);
+        plan->params.kv_overrides = plan->overrides;
+    }
+    if (status != KV_OK) {
+        free(plan->overrides);
+        plan->overrides = NULL;
+    }
+    return status;
+}
+
+/* ── text and tokens ───────────────────────────────────────────────────────────────────────────────────────────── */
+
+static kv_status tokenize(kv_tokens *out, const kv_model *m, const char *text, size_t n, bool add_special,
+                          bool parse_special, kv_error *err) {
+    return kv_border_tokenize(out, self_const(m)->model, text, n, add_special, parse_special, err);
+}
+
+static void piece(kv_buf *out, const kv_model *m, kv_token token, bool special) {
+    if (token < 0 || token >= m->info.n_vocab) return;
+    char small[64];
+    int32_t n = llama_token_to_piece(self_const(m)->vocab, token, small, sizeof small, 0, special);
+    if (n >= 0) {
+        kv_buf_add(out, small, (size_t)n);
+        return;
+    }
+    kv_buf_reserve(out, (size_t)-n);
+    n = llama_token_to_piece(self_const(m)->vocab, token, out->data + out->len, -n, 0, special);
+    if (n > 0) {
+        out->len += (size_t)n;
+        out->data[out->len] = '\0';
+    }
+}
+
+static bool is_eog(const kv_model *m, kv_token token) {
+    return token >= 0 && token < m->info.n_vocab && llama_vocab_is_eog(self_const(m)->vocab, token);
+}
+
+static kv_status sampler_new(kv_sampler **out, const kv_model *m, const kv_sampling *s, const kv_chat_prompt *chat,
+                             kv_error *err) {
+    *out = NULL;
+    if (s->play) {
+        kv_token end = m->info.eot >= 0 ? m->info.eot : m->info.eos;
+        return kv_sampler_play_new(out, s->play, s->n_play, end);
+    }
+    return kv_border_sampler_new(out, self_const(m)->model, s, chat, kv_llama_engine_context, err);
+}
+
+/* ── the model object ──────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void model_free(kv_model *base) {
+    kv_llama_model *m = self(base);
+    kv_border_model_free(m->base.border);
+    if (m->model) llama_model_free(m->model); /* and its adapters */
+    free(m->loras);
+    free(m->lora_scales);
+    free(m->name);
+    free(m->arch);
+    free(m->desc);
+    free(m->path);
+    free(m->bos_text);
+    free(m->eos_text);
+    free(m->ftype);
+    free(m);
+}
+
+static const kv_model_ops ops = {
+    .free = model_free,
+    .tokenize = tokenize,
+    .piece = piece,
+    .is_eog = is_eog,
+    .engine_new = kv_llama_engine_new,
+    .sampler_new = sampler_new,
+};
+
+static char *meta_text(const struct llama_model *m, const char *key) {
+    char small[256];
+    int32_t n = llama_model_meta_val_str(m, key, small, sizeof small);
+    return n > 0 ? kv_strdup(small) : NULL;
+}
+
+static char *file_stem(const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    size_t n = strlen(base);
+    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0) n -= 5;
+    return kv_strndup(base, n);
+}
+
+static char *token_text(const kv_model *m, kv_token token) {
+    kv_buf b = {0};
+    piece(&b, m, token, true);
+    return kv_buf_take(&b);
+}
+
+static void fill_info(kv_llama_model *m, const char *path, const char *arch) {
+    kv_model_info *info = &m->base.info;
+    const struct llama_model *lm = m->model;
+    char desc[128];
+    llama_model_desc(lm, desc, sizeof desc);
+    m->path = kv_strdup(path);
+    m->arch = kv_strdup(arch);
+    m->desc = kv_strdup(desc);
+    m->ftype = kv_strdup(llama_ftype_name(llama_model_ftype(lm)));
+    m->name = meta_text(lm, "general.name");
+    if (!m->name) m->name = file_stem(path);
+    info->n_vocab = llama_vocab_n_tokens(m->vocab);
+    info->bos = llama_vocab_bos(m->vocab);
+    info->eos = llama_vocab_eos(m->vocab);
+    info->eot = llama_vocab_eot(m->vocab);
+    m->bos_text = token_text(&m->base, info->bos);
+    m->eos_text = token_text(&m->base, info->eos);
+    info->name = m->name;
+    info->arch = m->arch;
+    info->desc = m->desc;
+    info->path = m->path;
+    info->ftype = m->ftype;
+    info->bos_text = m->bos_text;
+    info->eos_text = m->eos_text;
+    info->add_bos = llama_vocab_get_add_bos(m->vocab);
+    info->add_eos = llama_vocab_get_add_eos(m->vocab);
+    info->vocab_type = (int)llama_vocab_type(m->vocab);
+    info->n_ctx_train = llama_model_n_ctx_train(lm);
+    info->n_embd = llama_model_n_embd(lm);
+    info->n_layer = llama_model_n_layer(lm);
+    info->n_head = llama_model_n_head(lm);
+    info->n_head_kv = llama_model_n_head_kv(lm);
+    info->n_window = llama_model_n_swa(lm);
+    info->window_is_chunked = info->n_window > 0 && strcmp(arch, "llama4") == 0;
+    info->n_params = llama_model_n_params(lm);
+    info->size_bytes = llama_model_size(lm);
+    info->is_recurrent = llama_model_is_recurrent(lm);
+    info->is_hybrid = llama_model_is_hybrid(lm);
+}
+
+static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_error *err) {
+    if (p->n_loras <= 0 || p->vocab_only) return KV_OK;
+    m->loras = kv_alloc((size_t)p->n_loras * sizeof *m->loras);
+    m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
+    for (int i = 0; i < p->n_loras; i++) {
+        const kv_lora_spec *spec = &p->loras[i];
+        if (!isfinite(spec->scale)) return kv_fail_field(err, "lora-scaled", "the scale of %s is no number", spec->path);
+        if (access(spec->path, R_OK) != 0) {
+            int code = errno;
+            return kv_fail_field(err, "lora", "cannot read the adapter %s: %s", spec->path, strerror(code));
+        }
+        kv_status status = kv_border_lora_load(&m->loras[i], m->model, spec->path, err);
+        if (status != KV_OK) return status;
+        /* An activated LoRA changes K and V only after its invocation tokens: blocks before and after would differ
+         * with the place where it was invoked. */
+        if (llama_adapter_get_alora_n_invocation_tokens(m->loras[i]) > 0)
+            return kv_fail(err, KV_UNSUPPORTED, "%s is an activated LoRA (aLoRA), which kvasir cannot serve", spec->path);
+        m->lora_scales[i] = spec->scale;
+        m->n_loras = i + 1;
+    }
+    return KV_OK;
+}
+
+static kv_status check_file(const kv_model_params *p, kv_buf *arch, kv_error *err) {
+    if (!p->path || !*p->path) return kv_fail_field(err, "model", "no model file was named (-m FILE)");
+    if (access(p->path, R_OK) != 0) {
+        int code = errno;
+        return kv_fail_field(err, "model", "cannot read the model %s: %s", p->path, strerror(code));
+    }
+    kv_buf type = {0};
+    kv_status status = kv_border_gguf_arch(arch, &type, p->path, err);
+    if (status == KV_OK) status = refuse_kind(kv_buf_str(arch), kv_buf_str(&type), p->path, err);
+    kv_buf_free(&type);
+    return status;
+}
+
+kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error *err) {
+    *out = NULL;
+    load_plan plan = {0};
+    kv_buf arch = {0};
+    kv_llama_model *m = kv_alloc(sizeof *m);
+    m->base.ops = &ops;
+    m->vocab_only = p->vocab_only;
+    kv_status status = kv_llama_lib_init(err);
+    if (status != KV_OK) goto done;
+    status = check_file(p, &arch, err);
+    if (status != KV_OK) goto done;
+    status = plan_load(&plan, p, err);
+    if (status != KV_OK) goto done;
+    status = kv_border_model_load(&m->model, p->path, &plan.params, err);
+    if (plan.aborted) status = kv_fail(err, KV_CANCELLED, "loading %s was stopped", p->path);
+    if (status != KV_OK) goto done;
+    status = refuse_loaded(m->model, p->path, err);
+    if (status != KV_OK) goto done;
+    m->vocab = llama_model_get_vocab(m->model);
+    fill_info(m, p->path, kv_buf_str(&arch));
+    status = load_loras(m, p, err);
+    if (status != KV_OK) goto done;
+    status = kv_border_model_new(&m->base.border, m->model, p->chat_template, m->bos_text, m->eos_text, err);
+    if (status != KV_OK) goto done;
+    m->base.info.chat_template = kv_border_template(m->base.border, &m->base.info.chat_template_explicit);
+    *out = &m->base;
+    m = NULL;
+done:
+    if (m) model_free(&m->base);
+    free(plan.overrides);
+    kv_buf_free(&arch);
+    return status;
+}
