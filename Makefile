@@ -1,0 +1,64 @@
+# Every chore of the project; `make help` lists them. What they need is installed by scripts/setup.sh.
+#
+# Variables: PREFIX, DESTDIR (install), JOBS, WERROR=ON (warnings are errors), CMAKE_ARGS (more -D… for the release
+# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS.
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+WERROR ?= OFF
+CMAKE_ARGS ?=
+FUZZ_SECONDS ?= 60
+export PATH := $(CURDIR)/build/tools/bin:$(PATH)
+
+# $(call build,preset,arguments): configure (quietly: a second or less when nothing changed) and build.
+build = cmake --preset $(1) --log-level=WARNING $(2) && cmake --build --preset $(1) --parallel $(JOBS)
+configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
+
+.PHONY: all demo test asan tsan fuzz bench lint format install uninstall clean distclean help
+.DEFAULT_GOAL := all
+
+all: ## build build/kvasir
+	@$(call build,release,$(configured))
+
+demo: ## from nothing to two answered questions and a table; installs, builds and fetches what is missing
+	@scripts/demo.sh
+
+test: all ## unit tests, then HTTP tests with the official clients
+	@scripts/test.sh build
+
+asan: ## the same tests under the address and undefined-behaviour sanitizers
+	@$(call build,asan)
+	@scripts/test.sh build-asan
+
+tsan: ## the tests on the fake engine under the thread sanitizer
+	@$(call build,tsan)
+	@scripts/test.sh build-tsan
+
+fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+bench: all ## prefill and decode over HTTP against a bare llama_decode loop
+	@scripts/bench.sh
+
+lint: all ## clang-format, clang-tidy, module dependencies, shellcheck
+	@scripts/lint.sh
+
+format: ## lay out the C sources with clang-format
+	@scripts/lint.sh --fix
+
+install: all ## install under PREFIX (/usr/local), below DESTDIR if given
+	@DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(abspath $(PREFIX))'
+
+uninstall: ## remove what install put there
+	rm -f '$(DESTDIR)$(abspath $(PREFIX))/bin/kvasir'
+	rm -rf '$(DESTDIR)$(abspath $(PREFIX))/lib/kvasir' '$(DESTDIR)$(abspath $(PREFIX))/share/doc/kvasir'
+
+clean: ## remove what was compiled; engine, models and fetched tools stay
+	rm -rf build-asan build-tsan build-fuzz
+	@if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name 'engine*' ! -name models ! -name tools -exec rm -rf {} +; fi
+
+distclean: ## remove everything that is not in the repository
+	rm -rf build build-asan build-tsan build-fuzz tests/http-node/node_modules
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
