@@ -1,0 +1,167 @@
+// Starting and stopping a kvasir for tests and benchmarks.
+//
+//   const server = await startServer({ args: modelArgs() });   // any free port
+//   await fetch(`${server.url}/health`);
+//   await server.stop();                                       // SIGTERM; gives the exit status
+//
+// Which program: KVASIR_BIN, else build/kvasir. With KVASIR_TEST_FAKE set (the thread sanitizer's run), modelArgs()
+// names the fake engine, and tests that need a real model's text skip themselves with `realModel`.
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
+export const binary = path.resolve(root, process.env.KVASIR_BIN ?? 'build/kvasir');
+export const fake = process.env.KVASIR_TEST_FAKE ?? '';
+
+/** The path of a file of build/models, which `make test` fills. */
+export function model(name) {
+  return path.join(root, 'build', 'models', name);
+}
+
+export const smollm2 = model('SmolLM2-135M-Instruct.Q4_1.gguf');
+
+/** For `{ skip: … }` of tests that read a real model's words: false, or the reason why they cannot run. */
+export const noRealModel = fake
+  ? 'the fake engine has no words (KVASIR_TEST_FAKE)'
+  : existsSync(smollm2) ? false : 'SmolLM2 is not in build/models (scripts/fetch-models.sh)';
+
+/** Arguments that name a model: SmolLM2, or the fake engine. */
+export function modelArgs(...more) {
+  if (fake) return ['--test-fake', fake, ...more];
+  return ['-m', smollm2, ...more];
+}
+
+/** A random number generator that a seed repeats: random(seed)(n) is an integer in [0, n). */
+export function random(seed) {
+  let state = seed >>> 0;
+  return (n) => { // mulberry32
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = state;
+    t = Math.imul(t ^ (t >>> 15), t | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return Math.floor(((t ^ (t >>> 14)) >>> 0) / 0x100000000 * n);
+  };
+}
+
+const running = new Set();
+process.on('exit', () => {
+  for (const child of running) child.kill('SIGKILL');
+});
+
+const MAX_LOG = 2000; // lines kept for a failure's message
+
+class Server {
+  constructor(child) {
+    this.child = child;
+    this.url = '';
+    this.port = 0;
+    this.lines = [];
+    this.waiting = [];
+    this.exited = new Promise((resolve) => {
+      child.on('exit', (code, signal) => {
+        running.delete(child);
+        this.exit = { code, signal };
+        for (const wake of this.waiting.splice(0)) wake();
+        resolve(this.exit);
+      });
+      child.on('error', (error) => {
+        running.delete(child);
+        this.exit = { code: null, signal: null, error };
+        for (const wake of this.waiting.splice(0)) wake();
+        resolve(this.exit);
+      });
+    });
+    let rest = '';
+    child.stderr.setEncoding('utf8');
+    child.stderr.on('data', (text) => {
+      const lines = (rest + text).split('\n');
+      rest = lines.pop();
+      this.lines.push(...lines);
+      if (this.lines.length > MAX_LOG) this.lines.splice(0, this.lines.length - MAX_LOG);
+      for (const wake of this.waiting.splice(0)) wake();
+    });
+  }
+
+  get pid() {
+    return this.child.pid;
+  }
+
+  /** What the process wrote to stderr, the last MAX_LOG lines. */
+  log() {
+    return this.lines.join('\n');
+  }
+
+  /** Resolves when the process writes a line or ends. */
+  output() {
+    return new Promise((resolve) => this.waiting.push(resolve));
+  }
+
+  /** Waits until `test()` gives something true; asked again at each line of output, and every `ms` while given. */
+  async until(test, what, ms = 0) {
+    const limit = AbortSignal.timeout(300_000);
+    const expired = new Promise((resolve) => limit.addEventListener('abort', resolve, { once: true }));
+    for (;;) {
+      const found = await test();
+      if (found) return found;
+      if (this.exit) throw new Error(`kvasir ended ${JSON.stringify(this.exit)} before ${what}:\n${this.log()}`);
+      if (limit.aborted) throw new Error(`kvasir did not reach ${what} in 300 s:\n${this.log()}`);
+      await Promise.race([this.output(), expired, ...(ms ? [delay(ms)] : [])]);
+    }
+  }
+
+  /** Ends the process with `signal` and waits for it. Gives { code, signal }. */
+  async stop(signal = 'SIGTERM') {
+    if (!this.exit) this.child.kill(signal);
+    return this.exited;
+  }
+}
+
+/**
+ * Starts `kvasir serve ARGS --port 0` and waits for it.
+ * args: options without `serve` and `--port`. env: added to the environment. until: 'ready' (default: /health says
+ * ok) or 'listening' (the port is open, the model may still load). binary: another program than KVASIR_BIN.
+ */
+export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd } = {}) {
+  const child = spawn(program, ['serve', ...args, '--port', '0'], {
+    cwd,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'inherit', 'pipe'],
+  });
+  running.add(child);
+  const server = new Server(child);
+  try {
+    const found = await server.until(
+      () => server.lines.map((l) => /listening on \S*?:\/\/(\S+?):(\d+)(?:\D|$)/.exec(l)).find(Boolean), 'listening');
+    server.port = Number(found[2]);
+    server.url = `http://${found[1]}:${found[2]}`;
+    if (until === 'ready') {
+      await server.until(async () => (await fetch(`${server.url}/health`)).status === 200, 'ready', 50);
+    }
+  } catch (error) {
+    await server.stop('SIGKILL');
+    throw error;
+  }
+  return server;
+}
+
+/** Runs the program to its end; gives { code, signal, stdout, stderr }. For --help, --check, wrong options. */
+export async function runKvasir(args, { env = {}, input } = {}) {
+  const child = spawn(binary, args, { env: { ...process.env, ...env }, stdio: ['pipe', 'pipe', 'pipe'] });
+  running.add(child);
+  const text = { stdout: '', stderr: '' };
+  for (const name of ['stdout', 'stderr']) {
+    child[name].setEncoding('utf8');
+    child[name].on('data', (part) => { text[name] += part; });
+  }
+  child.stdin.on('error', () => {}); // it may end without reading
+  child.stdin.end(input ?? '');
+  const [code, signal] = await new Promise((resolve, reject) => {
+    child.on('error', reject);
+    child.on('close', (...ended) => resolve(ended));
+  });
+  running.delete(child);
+  return { code, signal, ...text };
+}
