@@ -22,7 +22,7 @@ typedef enum kv_finish {
     KV_FINISH_NONE,      /* still running */
     KV_FINISH_EOS,       /* the model ended its turn */
     KV_FINISH_WORD,      /* a stop string was met */
-    KV_FINISH_LENGTH,    /* n_predict, t_max_predict_ms or the context limit */
+    KV_FINISH_LENGTH,    /* n_predict, t_max_predict_ms, n_indent or the context limit */
     KV_FINISH_CANCELLED, /* hang-up */
     KV_FINISH_ERROR,     /* see error */
 } kv_finish;
@@ -39,17 +39,19 @@ typedef struct kv_gen_params {
     bool cache_prompt;      /* false: reuse nothing, and leave nothing that others reuse */
     bool special_pieces;    /* spell control tokens in the text */
     int32_t id_slot;        /* -1 = any */
-    int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; -1 = none */
+    int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; ≤ 0 = none */
     int32_t n_indent;       /* stop at a line indented less than this (code completion); 0 = off */
     uint64_t group;         /* generations of one request share it; same prompt → computed once. 0 = alone */
-    void (*wake)(void *ctx); /* called after events were pushed, on the engine thread; must not block */
+    /* Called after events were pushed, on the engine thread, with the generation's mutex held: it must not block or
+     * call back. Never again once kv_gen_next gave DONE or kv_gen_detach returned, so its context may go then. */
+    void (*wake)(void *ctx);
     void *wake_ctx;
 } kv_gen_params;
 
 typedef struct kv_timings {
     int32_t n_cached;  /* prompt tokens taken from a slot */
     int32_t n_prompt;  /* prompt tokens computed */
-    int32_t n_decoded;
+    int32_t n_decoded; /* tokens sampled, the one that ended the turn included */
     double queue_ms, prompt_ms, decode_ms;
 } kv_timings;
 
@@ -60,7 +62,10 @@ typedef struct kv_gen_event {
     /* PROGRESS: prompt tokens in total, taken from the cache, and done so far (the cached ones included) */
     int32_t n_total, n_cache, n_processed;
     double time_ms;
-    /* TOKEN: text that can be sent now: whole UTF-8 characters, free of any start of a stop string; may be "" */
+    /* TOKEN, one for each sampled token, also for the one that ends the turn.
+     * text: what can be sent now: whole UTF-8 characters, free of any start of a stop string; may be "". The last
+     * token's text includes what was held back until then. A control token adds nothing unless special_pieces, one
+     * that ends the turn never does. */
     kv_token token;
     char *text; /* owned by the event */
     size_t n_text;
@@ -70,9 +75,10 @@ typedef struct kv_gen_event {
     /* DONE */
     kv_finish finish;
     char *stop_word; /* owned; the stop string met, else NULL */
-    kv_error error;  /* finish ERROR */
     /* TOKEN and DONE */
     kv_timings timings;
+    /* DONE with finish ERROR; stays last, the queue keeps no room for it in other events */
+    kv_error error;
 } kv_gen_event;
 
 typedef struct kv_gen kv_gen;
@@ -85,5 +91,7 @@ bool kv_gen_next(kv_gen_event *out, kv_gen *g);
 void kv_gen_event_free(kv_gen_event *e);
 /* Ask for an end; safe at any time, also before submit or after done. A DONE event follows. */
 void kv_gen_cancel(kv_gen *g);
+/* From now on nobody is woken: for a reader that goes away without waiting for DONE. */
+void kv_gen_detach(kv_gen *g);
 
 #endif

@@ -1,0 +1,37 @@
+/* sched/chunk.h: how many prompt tokens the next prefill chunk takes. A pure function.
+ *
+ *   tokens  0        B        2B       3B      n-1 n
+ *           ├────────┼────────┼────────┼────────┤·│   nobody decodes: up to the last edge within `chunk`
+ *           ├──┼─────┼────────┼────┼───┼────────┤·│   somebody decodes: a power of two inside one block
+ *                                                └ the last prompt token is never part of a chunk: it is decoded
+ *                                                  alone, so that the same prompt again costs one token
+ *
+ * Chunks end on absolute multiples of the block B wherever they can, so that blocks come out whole and the same
+ * prompt is cut the same way.
+ *
+ * Thread rule: none.
+ */
+#ifndef KV_SCHED_CHUNK_H
+#define KV_SCHED_CHUNK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct kv_chunk_input {
+    int32_t pos;       /* tokens already there */
+    int32_t n_tokens;  /* tokens in all, the last one included */
+    int32_t block;     /* B ≥ 1 */
+    int32_t chunk;     /* when nobody decodes; ≥ 1 */
+    int32_t min_chunk; /* smallest while somebody decodes; ≥ 1, a power of two */
+    int32_t room;      /* most rows that the call can take for it */
+    bool streaming;    /* somebody decodes */
+    int64_t budget_us; /* longest time that the chunk may take while somebody decodes */
+    /* Predicted time of a chunk of n tokens, -1 = unknown: then nothing above min_chunk is tried. */
+    int64_t (*predict_us)(const void *ctx, int32_t n);
+    const void *predict_ctx;
+} kv_chunk_input;
+
+/* 0 when only the last token is left (or room is 0). */
+int32_t kv_chunk_next(const kv_chunk_input *in);
+
+#endif

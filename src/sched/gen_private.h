@@ -1,0 +1,75 @@
+/* sched/gen_private.h: the inside of a generation, for the scheduler. Only files in sched/ include this header.
+ *
+ *             kv_gen_new … kv_sched_submit        engine thread               any thread, under `mutex`
+ *   given ──────────── written ───────────────────► read only
+ *   run   ─────────────────────────────────────────► the scheduler's
+ *   events ──────────────────────────────────────────────────────────────────► queue
+ */
+#ifndef KV_SCHED_GEN_PRIVATE_H
+#define KV_SCHED_GEN_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "sched/gen.h"
+#include "sched/text.h"
+
+typedef enum kv_run_state { KV_RUN_NEW, KV_RUN_WAITING, KV_RUN_IN_SLOT, KV_RUN_DONE } kv_run_state;
+
+/* What a slot has in common with a waiting generation's tokens, remembered while the slot's content stays. */
+typedef struct kv_match {
+    uint64_t version; /* of the slot's content; 0 = never compared */
+    int32_t common;   /* tokens */
+} kv_match;
+
+/* What the scheduler knows of a generation. */
+typedef struct kv_run {
+    kv_run_state state;
+    uint64_t id;          /* running number, also the order of arrival */
+    uint64_t twins;       /* equal for generations of one request with the same prompt; 0 = none */
+    int slot;             /* its slot while IN_SLOT, else -1 */
+    int64_t overtaken_us; /* see queue.h */
+    int32_t left;         /* as last computed for the order */
+    int32_t n_limit;      /* most tokens it may sample */
+    int32_t n_failed;     /* batches that failed since its last token */
+    bool admitted;        /* had a slot before */
+    int32_t n_reported;   /* progress already told */
+    int64_t submitted_us, admitted_us, first_token_us, last_token_us; /* 0 = not yet */
+    int32_t n_cached, n_decoded;
+    kv_match *match;      /* owned; one a slot */
+} kv_run;
+
+/* A queued event. A slow reader may have thousands, so only DONE carries the (large) error. */
+typedef struct kv_gen_node {
+    struct kv_gen_node *next;
+    size_t n; /* bytes of the event that are kept */
+    _Alignas(kv_gen_event) char event[];
+} kv_gen_node;
+
+struct kv_gen {
+    _Atomic int refs;
+    _Atomic bool cancelled;
+    /* given */
+    kv_tokens tokens; /* owned; the prompt, and every sampled token that the answer goes on after */
+    int32_t n_prompt;
+    kv_sampler *sampler; /* owned */
+    int32_t n_predict, n_probs, id_slot;
+    bool post_sampling_probs, cache_prompt, special_pieces;
+    int64_t t_max_predict_ms;
+    uint64_t group;
+    kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
+    kv_error prime_error;
+    /* the answer so far */
+    kv_text text;
+    kv_run run;
+    /* events */
+    pthread_mutex_t mutex;
+    kv_gen_node *head, *tail;
+    kv_gen_node *progress; /* the PROGRESS event that is still in the queue, or NULL */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
+};
+
+/* Puts an event into the queue (its owned parts are transferred) and wakes the reader. */
+void kv_gen_push(kv_gen *g, const kv_gen_event *event);
+
+#endif

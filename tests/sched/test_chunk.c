@@ -1,0 +1,109 @@
+/* sched/chunk: where prefill chunks end. */
+#include "testing.h"
+
+#include "sched/chunk.h"
+
+static int64_t unknown(const void *ctx, int32_t n) {
+    (void)ctx, (void)n;
+    return -1;
+}
+static int64_t ms_each(const void *ctx, int32_t n) {
+    (void)ctx;
+    return (int64_t)n * 1000;
+}
+/* A kernel that is slow below 64. */
+static int64_t slow_small(const void *ctx, int32_t n) {
+    (void)ctx;
+    return n < 64 ? (int64_t)n * 10000 : (int64_t)n * 1000;
+}
+
+static void table(void **state) {
+    (void)state;
+    static const struct {
+        const char *what;
+        int32_t pos, n_tokens, block, chunk, min_chunk, room;
+        bool streaming;
+        int64_t budget_ms;
+        int64_t (*predict)(const void *, int32_t);
+        int32_t expect;
+    } rows[] = {
+        {"whole chunk", 0, 1000, 256, 512, 16, 516, false, 0, NULL, 512},
+        {"to the next edge from inside a block", 100, 1000, 256, 256, 16, 260, false, 0, NULL, 156},
+        {"two blocks' worth from inside one", 100, 1000, 256, 512, 16, 516, false, 0, NULL, 412},
+        {"all but the last token", 0, 100, 256, 256, 16, 260, false, 0, NULL, 99},
+        {"ends on the edge before the last token", 0, 257, 256, 256, 16, 260, false, 0, NULL, 256},
+        {"the last token is left", 99, 100, 256, 256, 16, 260, false, 0, NULL, 0},
+        {"a prompt of one token", 0, 1, 256, 256, 16, 260, false, 0, NULL, 0},
+        {"nothing left", 100, 100, 256, 256, 16, 260, false, 0, NULL, 0},
+        {"a batch smaller than the chunk", 0, 1000, 256, 1024, 16, 700, false, 0, NULL, 512},
+        {"a batch smaller than a block", 0, 1000, 256, 256, 16, 100, false, 0, NULL, 64},
+        {"no room", 0, 1000, 256, 256, 16, 0, false, 0, NULL, 0},
+        {"unknown cost starts small", 0, 1000, 256, 512, 16, 512, true, 250, unknown, 16},
+        {"no prediction at all", 0, 1000, 256, 512, 16, 512, true, 250, NULL, 16},
+        {"largest within the budget", 0, 1000, 256, 512, 16, 512, true, 130, ms_each, 128},
+        {"exactly the budget", 0, 1000, 256, 512, 16, 512, true, 128, ms_each, 128},
+        {"one below", 0, 1000, 256, 512, 16, 512, true, 127, ms_each, 64},
+        {"never past a block", 0, 10000, 256, 2048, 16, 2048, true, 100000, ms_each, 256},
+        {"inside the block from inside it", 144, 1000, 256, 512, 16, 512, true, 250, ms_each, 64},
+        {"the rest of the block", 250, 1000, 256, 512, 16, 512, true, 1, ms_each, 6},
+        {"the rest of the prompt", 0, 8, 256, 512, 16, 512, true, 1, ms_each, 7},
+        {"nothing fits the budget", 0, 1000, 256, 512, 16, 512, true, 1, ms_each, 16},
+        {"a budget below zero", 0, 1000, 256, 512, 16, 512, true, -5, ms_each, 16},
+        {"the larger is the faster", 0, 1000, 256, 512, 16, 512, true, 130, slow_small, 128},
+        {"room for few rows", 0, 1000, 256, 512, 16, 10, true, 250, ms_each, 10},
+        {"room between powers", 0, 1000, 256, 512, 16, 100, true, 250, ms_each, 64},
+        {"blocks below the smallest chunk", 0, 1000, 16, 512, 64, 512, true, 1, ms_each, 64},
+        {"the same from inside a block", 8, 1000, 16, 512, 64, 512, true, 1, ms_each, 56},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kv_chunk_input in = {rows[i].pos,  rows[i].n_tokens,  rows[i].block,            rows[i].chunk,   rows[i].min_chunk,
+                             rows[i].room, rows[i].streaming, rows[i].budget_ms * 1000, rows[i].predict, NULL};
+        int32_t got = kv_chunk_next(&in);
+        if (got != rows[i].expect) print_message("%s: %d, not %d\n", rows[i].what, (int)got, (int)rows[i].expect);
+        assert_int_equal(got, rows[i].expect);
+    }
+}
+
+static bool power_of_two(int32_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/* Any prompt is consumed up to its last token, chunks obey every bound, and edges lie where they must. */
+static void random_promises(void **state) {
+    (void)state;
+    dice d = {testing_seed("chunk")};
+    for (int round = 0; round < 5000; round++) {
+        int32_t block = 1 << dice_from(&d, 4, 9);
+        kv_chunk_input in = {
+            .pos = dice_below(&d, 3000),
+            .block = block,
+            .chunk = block * dice_from(&d, 1, 4),
+            .min_chunk = 1 << dice_from(&d, 0, 6),
+            .room = dice_from(&d, 1, 2048),
+            .budget_us = dice_below(&d, 400000),
+            .predict_us = dice_one_in(&d, 4) ? unknown : ms_each,
+        };
+        in.n_tokens = in.pos + dice_from(&d, 1, 3000);
+        for (int32_t n; (n = kv_chunk_next(&in)) > 0; in.pos += n) {
+            int32_t end = in.pos + n;
+            assert_true(n <= in.room && end <= in.n_tokens - 1);
+            bool last = end == in.n_tokens - 1, edge = end % block == 0;
+            if (!in.streaming) {
+                assert_true(n <= in.chunk);
+                assert_true(last || edge || in.room < block);
+            } else {
+                assert_true(n <= in.min_chunk || in.predict_us(NULL, n) <= in.budget_us);
+                if (block >= in.min_chunk) assert_true(in.pos / block == (end - 1) / block); /* inside one block */
+                assert_true(last || edge || power_of_two(n) || n == in.room);
+            }
+            in.streaming = dice_one_in(&d, 2);
+        }
+        assert_true(in.pos == in.n_tokens - 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(table),
+        cmocka_unit_test(random_promises),
+    };
+    return cmocka_run_group_tests_name("sched/chunk", tests, NULL, NULL);
+}
