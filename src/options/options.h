@@ -2,18 +2,22 @@
  *
  * One table (table.c) holds each option once: its names, environment variables, kind, range, group, help
  * line and where in kv_options it goes. Parsing, --help, --print-config, the README's list and the completions are
- * made from it.
+ * made from it. Options that llama-server has and kvasir has not stand in foreign.c, each with what becomes of it.
+ *
+ * Environment: KVASIR_<LONG NAME>, with '-' as '_': KVASIR_CTX_SIZE; and what follows llama-server's LLAMA_ARG_.
+ * Config file: `name = value` lines, names without dashes in front; '#' begins a comment at the start of a line or
+ * after a blank; a value that needs it stands in double quotes, with JSON's escapes. A repeated name adds to a list.
  *
  * Thread rule: filled by main before any thread starts; read-only afterwards.
  */
 #ifndef KV_OPTIONS_OPTIONS_H
 #define KV_OPTIONS_OPTIONS_H
 
-#include <stdbool.h>
-#include <stdint.h>
 #include "base/buf.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 #define KV_OPTIONS_MAX_LIST 32
 
@@ -24,27 +28,27 @@ typedef struct kv_str_list {
 
 typedef struct kv_options {
     /* model */
-    char *model;               /* -m, --model */
-    char *alias;               /* -a, --alias (comma-separated) */
-    char *chat_template;       /* --chat-template: name or Jinja source */
+    char *model;         /* -m, --model */
+    char *alias;         /* -a, --alias (comma-separated) */
+    char *chat_template; /* --chat-template: name or Jinja source */
     char *chat_template_file;
     char *chat_template_kwargs;
-    char *lora, *lora_scaled;  /* comma-separated paths; PATH:SCALE */
+    char *lora, *lora_scaled; /* comma-separated paths; PATH:SCALE */
     kv_str_list override_kv;
     bool strict_model;
     bool mmap, mlock, check_tensors;
-    char *fake;                /* --test-fake KIND: engine_fake instead of a model (tests) */
-    bool test_sampler;         /* --test-sampler: accept the request field that plays an answer (tests) */
+    char *fake;        /* --test-fake KIND: engine_fake instead of a model (tests) */
+    bool test_sampler; /* --test-sampler: accept the request field that plays an answer (tests) */
     /* engine */
-    int64_t n_ctx;             /* -c; 0 = automatic */
-    int64_t n_parallel;        /* -np; -1 = automatic */
-    bool n_parallel_set;       /* given explicitly */
-    int kv_unified;            /* -kvu; -1 = automatic */
-    int64_t n_batch, n_ubatch; /* -b, -ub; 0 = automatic */
+    int64_t n_ctx;                  /* -c; 0 = automatic */
+    int64_t n_parallel;             /* -np; -1 = automatic */
+    bool n_parallel_set;            /* given explicitly */
+    int kv_unified;                 /* -kvu; -1 = automatic */
+    int64_t n_batch, n_ubatch;      /* -b, -ub; 0 = automatic */
     int64_t threads, threads_batch; /* -t, -tb; -1 = automatic */
-    kv_flash_attn flash_attn;  /* -fa on|off|auto */
-    char *type_k, *type_v;     /* -ctk, -ctv */
-    int64_t n_gpu_layers;      /* -ngl N|auto|all; -1 = all that fit */
+    kv_flash_attn flash_attn;       /* -fa on|off|auto */
+    char *type_k, *type_v;          /* -ctk, -ctv */
+    int64_t n_gpu_layers;           /* -ngl N|auto|all; -1 = all that fit */
     char *devices, *split_mode, *tensor_split;
     int64_t main_gpu;
     bool kv_offload, op_offload;
@@ -56,18 +60,22 @@ typedef struct kv_options {
     /* sampling defaults; the same names as kv_sampling */
     kv_sampling sampling;
     char *samplers, *sampler_seq;
-    int64_t n_predict;         /* -n; -1 = up to the context limit */
-    char *grammar, *grammar_file, *json_schema;
+    int64_t n_predict; /* -n; -1 = up to the context limit */
+    char *grammar, *grammar_file, *json_schema, *json_schema_file;
+    kv_str_list dry_breaker; /* --dry-sequence-breaker; "none" = no breakers */
+    kv_str_list logit_bias;  /* TOKEN+BIAS or TOKEN-BIAS */
     /* chat */
-    char *reasoning_format;    /* none | auto | deepseek | deepseek-legacy */
+    char *reasoning_format; /* none | auto | deepseek | deepseek-legacy */
     int64_t reasoning_budget;
     char *reasoning_budget_message;
-    int reasoning;             /* --reasoning on|off|auto: 1, 0, -1 */
+    int reasoning;          /* --reasoning on|off|auto: 1, 0, -1 */
+    char *reasoning_effort; /* put into chat_template_kwargs after parsing; NULL = the template's default */
+    int reasoning_preserve; /* likewise; 1, 0, -1 = the template's default */
     bool jinja;
     /* scheduling */
     int64_t max_stall_ms, max_wait_ms, max_queue;
     double slot_prompt_similarity;
-    bool cache_prompt;         /* --no-cache-prompt turns it off */
+    bool cache_prompt; /* --no-cache-prompt turns it off */
     /* server */
     char *host;
     int64_t port;
@@ -75,7 +83,7 @@ typedef struct kv_options {
     kv_str_list api_key;
     char *api_key_file;
     bool no_auth;
-    char *cors_origins;        /* --cors-origins */
+    char *cors_origins; /* --cors-origins */
     kv_str_list allowed_host;
     int64_t sse_ping_interval; /* seconds, -1 = off */
     double stop_timeout;       /* seconds */
@@ -83,13 +91,18 @@ typedef struct kv_options {
     bool slots_endpoint, metrics_endpoint, props_endpoint;
     bool plain_json;
     /* process */
-    char *config;              /* --config FILE */
+    char *config; /* --config FILE */
     int64_t verbosity;
     char *log_file;
     bool log_jsonl, log_timestamps;
-    bool check;                /* --check */
+    bool check; /* --check */
     bool print_config, help, version;
+    /* what parsing made of the texts above; `sampling` points into it, so a filled kv_options is never copied */
+    kv_str_list sampler_name;
+    kv_logit_bias *logit_bias_item; /* owned */
 } kv_options;
+
+#define KV_NGL_ALL 99999 /* -ngl all: more layers than any model has */
 
 void kv_options_defaults(kv_options *o);
 /* Reads environment, config file and argv[1..argc). KV_INVALID names the option, what it got and what it takes, and
@@ -98,8 +111,13 @@ void kv_options_defaults(kv_options *o);
 kv_status kv_options_parse(kv_options *o, int argc, char **argv, char *const *env, kv_buf *warnings, kv_error *err);
 /* Cross-checks: quantised V needs flash attention, an outside address needs a key, a draft model is unsupported … */
 kv_status kv_options_check(const kv_options *o, kv_error *err);
-void kv_options_help(kv_buf *out, const char *group); /* NULL = all groups */
+/* NULL = all groups; KV_NOT_FOUND naming the groups for an unknown one. "llama-server" lists foreign options. */
+kv_status kv_options_help(kv_buf *out, const char *group, kv_error *err);
+void kv_options_markdown(kv_buf *out);                   /* the README's list: one table a group */
+void kv_options_completion(kv_buf *out);                 /* a bash completion script */
 void kv_options_print(kv_buf *out, const kv_options *o); /* as a --config file, secrets left out */
 void kv_options_free(kv_options *o);
+/* True for 127.0.0.0/8, ::1 and "localhost": the addresses that need no key. */
+bool kv_options_host_is_loopback(const char *host);
 
 #endif
