@@ -17,12 +17,27 @@ static const struct {
 #undef X
 };
 
-/* vsnprintf may cut inside a UTF-8 character: the message must stay valid, it goes into JSON. */
+/* Puts '?' for each byte that belongs to no UTF-8 character: the text goes into JSON, and what it quotes (arguments, file
+ * names, request fields) may be any bytes, or be cut by a precision. */
+static void make_valid(char *s) {
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n;) {
+        size_t len = 1, most = n - i < 4 ? n - i : 4;
+        while (len <= most && !kv_utf8_valid(s + i, len)) len++;
+        if (len > most) {
+            s[i] = '?';
+            len = 1;
+        }
+        i += len;
+    }
+}
+
 static void set_message(kv_error *err, const char *fmt, va_list args) {
     int n = vsnprintf(err->message, sizeof err->message, fmt, args);
     if (n < 0) err->message[0] = '\0';
-    size_t len = strlen(err->message);
-    if ((size_t)n >= sizeof err->message) err->message[kv_utf8_complete(err->message, len)] = '\0';
+    /* A message that was cut may end inside a character. */
+    if ((size_t)n >= sizeof err->message) err->message[kv_utf8_complete(err->message, strlen(err->message))] = '\0';
+    make_valid(err->message);
 }
 
 kv_status kv_fail(kv_error *err, kv_status status, const char *fmt, ...) {
@@ -42,6 +57,7 @@ kv_status kv_fail_field(kv_error *err, const char *field, const char *fmt, ...) 
         memset(err, 0, sizeof *err);
         err->status = KV_INVALID;
         snprintf(err->field, sizeof err->field, "%s", field);
+        make_valid(err->field);
         va_list args;
         va_start(args, fmt);
         set_message(err, fmt, args);
