@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 
 # $(call build,preset,arguments): configure (quietly: a second or less when nothing changed) and build.
-build = cmake --preset $(1) --log-level=WARNING $(2) && cmake --build --preset $(1) --parallel $(JOBS)
+build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
 .PHONY: all demo test asan tsan fuzz bench lint format install uninstall clean distclean help

@@ -11,7 +11,8 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 pin=$root/cmake/engine.pin
 dir=${1:-$root/build/engine}
-fail() { echo "fetch-engine: $*" >&2; exit 1; }
+say() { echo "fetch-engine: $*" >&2; } # not stdout: the Makefile hides CMake's chatter there
+fail() { say "$*"; exit 1; }
 field() { awk -v k="$1" '$1 == k { $1 = ""; sub(/^ /, ""); print; exit }' "$pin"; }
 
 platform=${2:-}
@@ -53,7 +54,7 @@ fetch() { # package, pin key: unpacks into $tmp/KEY
   local want file got
   want=$(field "$2")
   [ -n "$want" ] || fail "cmake/engine.pin has no checksum for $2"
-  echo "fetch-engine: $1@$version"
+  say "$1@$version"
   file=$(cd "$tmp" && npm pack --silent "$1@$version" | tail -n 1) || fail "npm could not fetch $1@$version"
   got="sha512-$(openssl dgst -sha512 -binary "$tmp/$file" | openssl base64 -A)"
   [ "$got" = "$want" ] || fail "$1@$version: checksum is $got, cmake/engine.pin wants $want"
@@ -80,14 +81,14 @@ compile() {
     done
     echo "$stamp" > "$work/.stamp"
   fi
-  echo "fetch-engine: compiling llama.cpp $release (once; takes minutes)"
+  say "compiling llama.cpp $release (once; takes minutes)"
   cmake -S "$work/source" -B "$work/build" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release \
     -DBUILD_SHARED_LIBS=ON -DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
     -DCMAKE_INSTALL_RPATH="$origin" -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF \
     -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_CURL=OFF \
     -DLLAMA_OPENSSL=OFF -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF > "$work/configure.log" ||
     fail "cmake failed; see $work/configure.log"
-  cmake --build "$work/build" --target llama llama-common ggml --parallel "${KVASIR_JOBS:-2}"
+  cmake --build "$work/build" --target llama llama-common ggml --parallel "${KVASIR_JOBS:-2}" >&2
   cp -R "$work/build/bin/"lib* "$new/lib/"
   find "$work/build/bin" -name '*.metal' -exec cp {} "$new/lib/" \;
 }
@@ -107,4 +108,4 @@ done
 echo "$release" > "$new/RELEASE"
 echo "$stamp" > "$new/.stamp"
 rm -rf "$dir" && mv "$new" "$dir" && rm -rf "$dir.build"
-echo "fetch-engine: llama.cpp $release for $platform in ${dir#"$root"/}"
+say "llama.cpp $release for $platform in ${dir#"$root"/}"

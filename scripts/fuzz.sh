@@ -12,7 +12,7 @@ for name in clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do
   if command -v "$name" >/dev/null; then clang=$name; break; fi
 done
 if [ -z "$clang" ]; then echo "fuzz: clang is missing; run scripts/setup.sh --dev" >&2; exit 1; fi
-cmake --preset fuzz --log-level=WARNING -DCMAKE_C_COMPILER="$clang" -DCMAKE_CXX_COMPILER="${clang/clang/clang++}"
+cmake --preset fuzz -DCMAKE_C_COMPILER="$clang" -DCMAKE_CXX_COMPILER="${clang/clang/clang++}" > /dev/null
 if [ $# -eq 0 ]; then
   for source in fuzz/fuzz_*.c; do name=${source#fuzz/fuzz_}; set -- "$@" "${name%.c}"; done
 fi
