@@ -70,6 +70,7 @@ static bool ends_at(kv_engine *e, kv_seq seq, kv_pos P) {
     const kv_engine_info *info = kv_engine_get_info(e);
     if (kv_engine_pos_max(e, seq) != P - 1) return false;
     if (P == 0 || !kv_memory_has_window(info->memory)) return true;
+    if (kv_memory_has_recurrent(info->memory)) return true; /* pos_min is the state's position there, not the window's */
     kv_pos need = window_start(info, P);
     return need >= P || kv_engine_pos_min(e, seq) <= need;
 }
