@@ -1,0 +1,30 @@
+/* api/endpoints.h: the handlers behind routes.c, one line each.
+ *
+ * Thread rule: the connection's thread.
+ */
+#ifndef KV_API_ENDPOINTS_H
+#define KV_API_ENDPOINTS_H
+
+#include "api/app.h"
+
+/* KV_OK once the model is there, also while draining: for what only reads. */
+kv_status kv_app_require_model(const kv_app *app, kv_error *err);
+
+#define KV_ENDPOINT(name) kv_status name(void *app, kv_http_request *req, kv_http_response *res, kv_error *err)
+
+KV_ENDPOINT(kv_serve_health);            /* health.c */
+KV_ENDPOINT(kv_serve_page);              /* health.c: the status page */
+KV_ENDPOINT(kv_serve_models);            /* models.c */
+KV_ENDPOINT(kv_serve_props);             /* props.c */
+KV_ENDPOINT(kv_serve_set_props);         /* props.c */
+KV_ENDPOINT(kv_serve_slots);             /* slots.c */
+KV_ENDPOINT(kv_serve_metrics);           /* metrics.c */
+KV_ENDPOINT(kv_serve_tokenize);          /* tokens.c */
+KV_ENDPOINT(kv_serve_detokenize);        /* tokens.c */
+KV_ENDPOINT(kv_serve_apply_template);    /* openai_chat.c */
+KV_ENDPOINT(kv_serve_chat_input_tokens); /* openai_chat.c */
+KV_ENDPOINT(kv_serve_chat_completions);  /* openai_chat.c */
+KV_ENDPOINT(kv_serve_completions);       /* openai_completions.c */
+KV_ENDPOINT(kv_serve_native);            /* native.c */
+
+#endif

@@ -1,0 +1,40 @@
+/* /health, the states behind it, and the status page. */
+#include "api/endpoints.h"
+#include "ui/ui.h"
+
+static kv_status loading(kv_error *err) { return kv_fail(err, KV_BUSY, "Loading model"); }
+
+kv_status kv_app_require_model(const kv_app *app, kv_error *err) {
+    int state = atomic_load(&app->state);
+    return state == KV_APP_READY || state == KV_APP_DRAINING ? KV_OK : loading(err);
+}
+
+kv_status kv_app_require_ready(const kv_app *app, kv_error *err) {
+    switch (atomic_load(&app->state)) {
+    case KV_APP_READY: return KV_OK;
+    case KV_APP_DRAINING: return kv_fail(err, KV_BUSY, "The server is shutting down and takes no new requests");
+    case KV_APP_FAILED: return kv_fail(err, KV_BUSY, "The model could not be loaded");
+    default: return loading(err);
+    }
+}
+
+kv_status kv_serve_health(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)req;
+    kv_status st = kv_app_require_ready(app, err);
+    if (st == KV_OK) kv_buf_adds(&res->body, "{\"status\":\"ok\"}");
+    return st;
+}
+
+/* The page is there while the model loads, too, and waits for it. */
+kv_status kv_serve_page(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)app, (void)req, (void)err;
+    size_t n;
+    const char *page = kv_ui_page(&n);
+    kv_buf_add(&res->body, page, n);
+    res->content_type = "text/html; charset=utf-8";
+    kv_http_header(res, "Cache-Control", "no-cache");
+    /* The page brings its own script and style and talks to nobody but this server. */
+    kv_http_header(res, "Content-Security-Policy",
+                   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'");
+    return KV_OK;
+}

@@ -1,0 +1,108 @@
+#include "api/metrics.h"
+
+#include <stdio.h>
+
+#include "api/endpoints.h"
+#include "os/machine.h"
+
+typedef struct metric {
+    const char *name, *kind, *help;
+    double value;
+} metric;
+
+static void write_metrics(kv_buf *out, const char *prefix, const metric *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const metric *m = &list[i];
+        kv_buf_addf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n%s%s %.15g\n", prefix, m->name, m->help, prefix, m->name, m->kind,
+                    prefix, m->name, m->value);
+    }
+}
+
+static double per(double a, double b) { return b > 0 ? a / b : 0; }
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static void write_llamacpp(kv_buf *out, const kv_sched_stats *s) {
+    const metric list[] = {
+        {"prompt_tokens_total", "counter", "Prompt tokens computed, without cached ones.", (double)s->n_prompt_computed},
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
+        {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
+        {"tokens_predicted_total", "counter", "Tokens generated.", (double)s->n_decoded},
+        {"tokens_predicted_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
+        {"n_decode_total", "counter", "Engine calls.", (double)s->n_decode_calls},
+        {"n_tokens_max", "counter", "Longest sequence seen, prompt and answer.", (double)s->n_tokens_max},
+        {"spec_decode_num_draft_tokens_total", "counter", "Speculative decoding: not in use.", 0},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Speculative decoding: not in use.", 0},
+        {"spec_decode_num_drafts_total", "counter", "Speculative decoding: not in use.", 0},
+        {"prompt_tokens_seconds", "gauge", "Average prompt speed in tokens a second.",
+         per((double)s->n_prompt_computed, s->prompt_seconds)},
+        {"predicted_tokens_seconds", "gauge", "Average generation speed in tokens a second.",
+         per((double)s->n_decoded, s->decode_seconds)},
+        {"requests_processing", "gauge", "Generations running.", s->n_processing},
+        {"requests_deferred", "gauge", "Generations waiting.", s->n_waiting},
+        {"n_busy_slots_per_decode", "gauge", "Average busy slots an engine call.",
+         per((double)s->n_busy_slots_sum, (double)s->n_decode_calls)},
+    };
+    write_metrics(out, "llamacpp:", list, COUNT(list));
+}
+
+static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
+    const kv_sched_stats *s = &in->sched;
+    const metric list[] = {
+        {"requests_total", "counter", "Generations queued.", (double)s->n_requests},
+        {"requests_cancelled_total", "counter", "Generations that the client gave up.", (double)s->n_cancelled},
+        {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.", (double)s->n_preempted},
+        {"prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s->n_prompt_computed},
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
+        {"tokens_generated_total", "counter", "Tokens generated.", (double)s->n_decoded},
+        {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
+        {"decode_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
+        {"slots", "gauge", "Slots.", in->n_slots},
+        {"slots_busy", "gauge", "Slots with a generation.", s->n_processing},
+        {"queue_length", "gauge", "Generations waiting.", s->n_waiting},
+        {"context_tokens", "gauge", "Most tokens of one request, prompt and answer.", in->n_ctx},
+        {"cells", "gauge", "KV cells of the main pool.", s->cells_total},
+        {"cells_used", "gauge", "KV cells in use.", s->cells_used},
+        {"resident_bytes", "gauge", "Resident memory of the process.", (double)in->bytes_rss},
+        {"context_bytes", "gauge", "KV and state buffers.", (double)in->bytes_context},
+        {"weights_bytes", "gauge", "Model weights.", (double)in->bytes_weights},
+        {"start_time_seconds", "gauge", "Unix time of the start.", (double)in->started_at},
+        {"uptime_seconds", "gauge", "Seconds since the start.", (double)(in->now - in->started_at)},
+    };
+    write_metrics(out, "kvasir_", list, COUNT(list));
+    kv_buf_addf(out, "# HELP kvasir_build_info Version of the server and its engine.\n# TYPE kvasir_build_info gauge\n"
+                     "kvasir_build_info{version=\"%s\",engine=\"%s\"} 1\n",
+                in->version ? in->version : "", in->engine ? in->engine : "");
+}
+
+void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
+    write_llamacpp(out, &in->sched);
+    write_kvasir(out, in);
+}
+
+kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)req;
+    kv_app *app = ctx;
+    kv_status st = kv_app_require_model(app, err);
+    if (st != KV_OK) return st;
+    if (!app->opt->metrics_endpoint)
+        return kv_fail(err, KV_UNSUPPORTED, "This server does not support metrics endpoint. Start it with `--metrics`");
+    kv_metrics_input in = {
+        .n_slots = app->engine_info.n_slots,
+        .n_ctx = app->n_ctx_served,
+        .bytes_rss = kv_machine_rss(),
+        .bytes_context = app->engine_info.bytes_state_total,
+        .bytes_weights = kv_model_get_info(app->model)->size_bytes,
+        .started_at = app->started_at,
+        .now = kv_wall_seconds(),
+        .version = KVASIR_VERSION,
+        .engine = app->engine_info.version,
+    };
+    kv_sched_get_stats(&in.sched, app->sched);
+    kv_metrics_render(&res->body, &in);
+    char started[32];
+    snprintf(started, sizeof started, "%lld", (long long)app->started_at);
+    kv_http_header(res, "Process-Start-Time-Unix", started);
+    res->content_type = "text/plain; version=0.0.4";
+    return KV_OK;
+}

@@ -1,0 +1,29 @@
+/* Every path, with and without /v1. The one that differs is /completions: llama-server's own without /v1, OpenAI's
+ * with it. */
+#include "api/endpoints.h"
+
+#define ROUTE(method, path, handler) {method, path, handler, false, kv_api_error_body}
+#define OPEN(method, path, handler)  {method, path, handler, true, kv_api_error_body}
+#define BOTH(method, path, handler)  ROUTE(method, path, handler), ROUTE(method, "/v1" path, handler)
+
+static const kv_http_route routes[] = {
+    OPEN("GET", "/", kv_serve_page),
+    OPEN("GET", "/health", kv_serve_health),
+    OPEN("GET", "/v1/health", kv_serve_health),
+    BOTH("GET", "/models", kv_serve_models),
+    BOTH("GET", "/props", kv_serve_props),
+    BOTH("POST", "/props", kv_serve_set_props),
+    BOTH("GET", "/slots", kv_serve_slots),
+    BOTH("GET", "/metrics", kv_serve_metrics),
+    BOTH("POST", "/chat/completions", kv_serve_chat_completions),
+    BOTH("POST", "/chat/completions/input_tokens", kv_serve_chat_input_tokens),
+    ROUTE("POST", "/v1/completions", kv_serve_completions),
+    ROUTE("POST", "/completions", kv_serve_native),
+    BOTH("POST", "/completion", kv_serve_native),
+    BOTH("POST", "/tokenize", kv_serve_tokenize),
+    BOTH("POST", "/detokenize", kv_serve_detokenize),
+    BOTH("POST", "/apply-template", kv_serve_apply_template),
+    {0},
+};
+
+const kv_http_route *kv_api_routes(void) { return routes; }

@@ -1,0 +1,83 @@
+/* /tokenize and /detokenize. */
+#include "api/endpoints.h"
+#include "api/params.h"
+#include "api/prompt.h"
+
+static kv_status read_body(json_t **body, kv_app *app, kv_http_request *req, kv_error *err) {
+    *body = NULL;
+    kv_status st = kv_app_require_model(app, err);
+    if (st != KV_OK) return st;
+    size_t n;
+    const char *text = kv_http_body(req, &n);
+    st = kv_json_parse(body, text, n, err);
+    if (st == KV_OK && !json_is_object(*body)) st = kv_fail(err, KV_INVALID, "the request body must be a JSON object");
+    return st;
+}
+
+/* A piece is a text, or where it is no whole characters, its bytes. */
+static json_t *token_with_piece(const kv_model *model, kv_token token) {
+    kv_buf piece = {0};
+    kv_model_piece(&piece, model, token, true);
+    const char *s = kv_buf_str(&piece);
+    json_t *v;
+    if (kv_utf8_valid(s, piece.len)) {
+        v = kv_json_text(s, piece.len);
+    } else {
+        v = json_array();
+        for (size_t i = 0; i < piece.len; i++) json_array_append_new(v, json_integer((unsigned char)s[i]));
+    }
+    kv_buf_free(&piece);
+    return json_pack("{s:i, s:o}", "id", (int)token, "piece", v);
+}
+
+static void write_tokens(kv_buf *out, const kv_model *model, const kv_tokens *tokens, bool with_pieces) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < tokens->len; i++)
+        json_array_append_new(list, with_pieces ? token_with_piece(model, tokens->data[i]) : json_integer(tokens->data[i]));
+    json_t *o = json_pack("{s:o}", "tokens", list);
+    kv_json_dump(out, o);
+    json_decref(o);
+}
+
+kv_status kv_serve_tokenize(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    kv_app *app = ctx;
+    json_t *body;
+    bool add_special = false, parse_special = true, with_pieces = false;
+    kv_tokens tokens = {0};
+    kv_status st = read_body(&body, app, req, err);
+    if (st == KV_OK) st = kv_json_bool(&add_special, body, "add_special", err);
+    if (st == KV_OK) st = kv_json_bool(&parse_special, body, "parse_special", err);
+    if (st == KV_OK) st = kv_json_bool(&with_pieces, body, "with_pieces", err);
+    const json_t *content = st == KV_OK ? kv_json_get(body, "content") : NULL;
+    if (content) st = kv_prompt_mixed(&tokens, app->model, content, "content", add_special, parse_special, err);
+    if (st == KV_OK) write_tokens(&res->body, app->model, &tokens, with_pieces);
+    kv_tokens_free(&tokens);
+    json_decref(body);
+    return st;
+}
+
+kv_status kv_serve_detokenize(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    kv_app *app = ctx;
+    json_t *body;
+    kv_tokens tokens = {0};
+    kv_buf text = {0};
+    kv_status st = read_body(&body, app, req, err);
+    const json_t *list = st == KV_OK ? kv_json_get(body, "tokens") : NULL;
+    if (list && !json_is_array(list)) st = kv_fail_field(err, "tokens", "'tokens' must be an array of token ids");
+    for (size_t i = 0; st == KV_OK && i < json_array_size(list); i++) {
+        int64_t id;
+        if (kv_json_as_int(&id, json_array_get(list, i), 0, kv_model_get_info(app->model)->n_vocab - 1))
+            kv_tokens_add(&tokens, (kv_token)id);
+        else st = kv_fail_field(err, "tokens", "'tokens[%zu]' is not a token of this vocabulary", i);
+    }
+    if (st == KV_OK) {
+        kv_prompt_spell(&text, app->model, tokens.data, tokens.len, true);
+        json_t *o = json_pack("{s:o}", "content", kv_json_text(kv_buf_str(&text), text.len));
+        kv_json_dump(&res->body, o);
+        json_decref(o);
+    }
+    kv_buf_free(&text);
+    kv_tokens_free(&tokens);
+    json_decref(body);
+    return st;
+}
