@@ -43,6 +43,7 @@ function(kvasir_find_engine_library out)
 endfunction()
 
 if(KVASIR_LLAMA_DIR)
+  get_filename_component(KVASIR_LLAMA_DIR ${KVASIR_LLAMA_DIR} ABSOLUTE BASE_DIR ${CMAKE_SOURCE_DIR})
   if(NOT EXISTS ${KVASIR_LLAMA_DIR}/include/llama.h OR NOT EXISTS ${KVASIR_LLAMA_DIR}/common/chat.h)
     message(FATAL_ERROR "KVASIR_LLAMA_DIR=${KVASIR_LLAMA_DIR} is not a llama.cpp source tree: include/llama.h or common/chat.h is missing.")
   endif()
@@ -92,4 +93,5 @@ target_include_directories(kvasir_engine SYSTEM INTERFACE ${KVASIR_ENGINE_SOURCE
   ${KVASIR_ENGINE_SOURCE}/ggml/include ${KVASIR_ENGINE_SOURCE}/common ${KVASIR_ENGINE_SOURCE}/vendor)
 target_link_libraries(kvasir_engine INTERFACE ${_libs}) # full paths: CMake sets the build's rpath, and drops it at install
 target_compile_definitions(kvasir_engine INTERFACE
-  KVASIR_ENGINE_RELEASE="${KVASIR_ENGINE_RELEASE}" KVASIR_ENGINE_LIB_DIR="${KVASIR_ENGINE_LIB_DIR}")
+  KVASIR_ENGINE_RELEASE="${KVASIR_ENGINE_RELEASE}" KVASIR_ENGINE_LIB_DIR="${KVASIR_ENGINE_LIB_DIR}"
+  KVASIR_ENGINE_SOURCE="${KVASIR_ENGINE_SOURCE}") # the tests read its chat templates
