@@ -45,6 +45,10 @@ extern "C" {
 
 namespace {
 
+/* The common library prints prompts, grammars and unparsable answers to the terminal; before main there is nobody yet
+ * who could race for this. */
+const bool silenced = (common_log_set_verbosity_thold(-1), true);
+
 /* A kv_error's message must be valid UTF-8, and exceptions may quote bytes of a request. */
 kv_status fail_text(kv_error *err, kv_status status, const char *before, const std::string &text) {
     std::string clean;
@@ -65,6 +69,7 @@ kv_status fail_text(kv_error *err, kv_status status, const char *before, const s
 
 /* Runs f (→ kv_status); an exception becomes `on_throw`. Opens the trap so that f can read kv_llama_trap_text(). */
 template <typename F> kv_status guard(kv_error *err, kv_status on_throw, F &&f) noexcept {
+    static_cast<void>(silenced);
     kv_llama_trap_begin();
     kv_status status;
     try {
@@ -91,8 +96,6 @@ std::string said() {
 }
 
 } // namespace
-
-void kv_border_silence(void) { common_log_set_verbosity_thold(-1); }
 
 /* ── loading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -455,11 +458,12 @@ void kv_chat_prompt_free(kv_chat_prompt *p) { delete p; }
 
 namespace {
 
+/* Mistral templates insist on nine letters or digits when the conversation comes back; nobody else minds. */
 std::string random_id() {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     static thread_local std::mt19937_64 rng{std::random_device{}()};
     std::string id;
-    for (int i = 0; i < 32; i++) id += letters[rng() % (sizeof letters - 1)];
+    for (int i = 0; i < 9; i++) id += letters[rng() % (sizeof letters - 1)];
     return id;
 }
 
@@ -548,7 +552,10 @@ kv_status kv_chat_stream_feed(kv_buf *deltas_json, kv_chat_stream *s, const char
         common_json deltas = common_json::array();
         try {
             common_chat_msg next = common_chat_parse(s->text, /*is_partial=*/!final, *s->parser);
-            if (!next.empty()) advance(deltas, s, std::move(next));
+            if (!next.empty())
+                advance(deltas, s, std::move(next));
+            else if (final)
+                advance_unparsed(deltas, s);
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &) {

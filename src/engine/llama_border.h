@@ -23,9 +23,6 @@ struct llama_context_params;
 struct llama_model_kv_override;
 struct llama_adapter_lora;
 
-/* The common library's own printing is turned off: it would write prompts and grammars to the terminal. */
-void kv_border_silence(void);
-
 /* ── loading ── */
 
 /* Reads only a GGUF's head: general.architecture (into arch) and general.type. KV_INVALID when it is no GGUF. */

@@ -11,7 +11,6 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "engine/llama_border.h"
 #include "ggml-backend.h"
 #include "llama.h"
 
@@ -138,7 +137,6 @@ static bool is_release(const char *version, const char *release) {
 
 static void init_once(void) {
     llama_log_set(on_engine_log, NULL);
-    kv_border_silence();
     const char *version = llama_version();
     if (!version || !is_release(version, KVASIR_ENGINE_RELEASE)) {
         kv_fail(&init_error, KV_ENGINE,
