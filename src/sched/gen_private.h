@@ -28,12 +28,11 @@ typedef struct kv_run {
     uint64_t twins;       /* equal for generations of one request with the same prompt; 0 = none */
     int slot;             /* its slot while IN_SLOT, else -1 */
     int64_t overtaken_us; /* see queue.h */
-    int32_t left;         /* as last computed for the order */
     int32_t n_limit;      /* most tokens it may sample */
     int32_t n_failed;     /* batches that failed since its last token */
     bool admitted;        /* had a slot before */
-    int32_t n_reported;   /* progress already told */
-    int64_t submitted_us, admitted_us, first_token_us, last_token_us; /* 0 = not yet */
+    int32_t n_prompt_done; /* prompt tokens it ever had, the cached ones included: progress never goes back */
+    int64_t submitted_us, admitted_us, first_token_us; /* the last two count once admitted, once n_decoded > 0 */
     int32_t n_cached, n_decoded;
     kv_match *match;      /* owned; one a slot */
 } kv_run;

@@ -16,6 +16,9 @@
  * When cells run out, idle slots are emptied, then the youngest generation goes back to the queue with its sampler,
  * grammar and RNG, and is computed again later. Nobody gets an error for it.
  *
+ * Times are taken around kv_engine_decode and the sampling after it: the engine must return from the two only when
+ * the work is done, or the stall bound is learned from wrong figures.
+ *
  * Thread rule: kv_sched_step, _run and _free: the engine thread. Everything else: any thread. Lock order: the
  * scheduler's mutex, then a generation's.
  */
@@ -27,36 +30,40 @@
 typedef struct kv_sched kv_sched;
 
 typedef struct kv_sched_config {
-    int32_t n_ctx_served;   /* most tokens of prompt + answer of one generation */
+    int32_t n_ctx_served;   /* most tokens of prompt + answer of one generation; 0 = the engine's n_ctx */
     int32_t block;          /* B: chunk edges are absolute multiples of it */
     int32_t chunk;          /* prefill chunk when nobody decodes, k × block */
-    int32_t min_chunk;      /* smallest chunk while somebody decodes */
+    int32_t min_chunk;      /* smallest chunk while somebody decodes; rounded down to a power of two */
     int32_t max_stall_ms;
     int32_t max_wait_ms;
-    int32_t max_queue;      /* generations waiting; more are refused with KV_BUSY */
+    int32_t max_queue;      /* generations beyond one a slot; more are refused with KV_BUSY */
     float slot_similarity;  /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
 } kv_sched_config;
 
 void kv_sched_config_defaults(kv_sched_config *c);
 
-/* `engine` is borrowed and outlives the scheduler. */
+/* `engine` is borrowed and outlives the scheduler. KV_INVALID for a configuration that the engine cannot carry: a
+ * served context above its cells, fewer rows a batch than slots. */
 kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock, const kv_sched_config *cfg,
                        kv_error *err);
 void kv_sched_free(kv_sched *s); /* every generation still there ends with KV_FINISH_ERROR / KV_BUSY */
 
-/* Checks that come before any state changes: KV_CONTEXT_FULL, KV_INVALID (slot number, empty prompt, more choices
- * than slots), KV_BUSY (queue full or draining). Any thread; submit makes them itself. */
+/* Checks that come before any state changes: KV_CONTEXT_FULL, KV_INVALID (slot number, empty prompt, a token that
+ * the vocabulary lacks, more choices than slots), KV_BUSY (queue full or draining). Any thread; submit makes them
+ * itself. */
 kv_status kv_sched_check(kv_sched *s, const kv_token *prompt, size_t n_prompt, int n_gens, kv_error *err);
-/* All or none of the n generations are queued; the scheduler takes its own references. */
+/* All or none of the n generations are queued; the scheduler takes its own references. They are one request: of the
+ * same group, and equal in their prompt or not. */
 kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err);
 
-/* One round. False when there was nothing to do. */
+/* One round. False when there was nothing to do; then nothing waits or runs. */
 bool kv_sched_step(kv_sched *s);
 /* Rounds until kv_sched_stop; sleeps while there is nothing to do. */
 void kv_sched_run(kv_sched *s);
 void kv_sched_drain(kv_sched *s); /* refuse new generations with KV_BUSY; the running ones go on */
-void kv_sched_stop(kv_sched *s);  /* cancel what runs (KV_BUSY "server is shutting down") and leave kv_sched_run */
-/* Empty an idle slot's sequence; KV_INVALID for a number out of range, KV_BUSY while it runs. */
+/* Drain, end what waits and runs (KV_FINISH_ERROR, KV_BUSY "server is shutting down"), and leave kv_sched_run. */
+void kv_sched_stop(kv_sched *s);
+/* Empty an idle slot's sequence, before the next round. KV_INVALID for a number out of range, KV_BUSY while it runs. */
 kv_status kv_sched_erase_slot(kv_sched *s, int slot, int32_t *n_erased, kv_error *err);
 
 typedef struct kv_slot_view {
@@ -68,11 +75,14 @@ typedef struct kv_slot_view {
 } kv_slot_view;
 
 typedef struct kv_sched_stats { /* counters since start; times in seconds */
-    uint64_t n_prompt_computed, n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
-    double prompt_seconds, decode_seconds;
+    uint64_t n_prompt_computed; /* also what was computed again */
+    uint64_t n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
+    double prompt_seconds, decode_seconds; /* a shared call counts by its rows */
     uint64_t n_busy_slots_sum; /* Σ over decode calls of busy slots */
     int32_t n_processing, n_waiting, n_tokens_max;
-    int32_t cells_used, cells_total;
+    int32_t cells_used, cells_total; /* of the main pool; 0 for a memory without cells */
+    uint64_t n_no_cells, n_damaged, n_failed; /* batches that the engine refused for lack of cells, broke, refused */
+    uint64_t n_forked;         /* prompts taken over from a generation of the same request */
 } kv_sched_stats;
 
 void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s);

@@ -1,0 +1,278 @@
+/* sched/admit.c: from the queue into slots.
+ *
+ * Slots are given out one by one. Each waiting generation names the slot it would take and how much of its content it
+ * can use; the first in the order of queue.h whose tokens will find room gets it. One that was overtaken for too long
+ * and finds no room for its cells closes the door behind itself: what runs ends some day, and then there is room.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "sched/sched_private.h"
+
+typedef struct candidate {
+    kv_gen *gen;
+    int slot;
+    int32_t usable;
+    kv_queue_key key;
+    int64_t max_wait_us;
+} candidate;
+
+/* ── which slot ────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int32_t common_prefix(const kv_slot *slot, int number, kv_gen *g) {
+    kv_match *m = &g->run.match[number];
+    if (m->version != slot->version) {
+        m->common = (int32_t)kv_tokens_common(slot->held.data, slot->held.len, g->tokens.data, g->tokens.len);
+        m->version = slot->version;
+    }
+    return m->common;
+}
+
+/* True when the sequence of a windowed memory still has the window that a token at P needs. */
+static bool has_window_at(kv_sched *s, int slot, int32_t P) {
+    int32_t W = s->info->n_window, from = P - W + 1;
+    if (s->info->window_is_chunked) from = P / W * W;
+    return kv_engine_pos_min(s->engine, slot) <= (from > 0 ? from : 0);
+}
+
+/* Tokens of the idle slot's content that g can go on after. At least one token is always computed. */
+static int32_t usable_prefix(kv_sched *s, int number, kv_gen *g) {
+    kv_slot *slot = &s->slots[number];
+    int32_t held = (int32_t)slot->held.len, most = (int32_t)g->tokens.len - 1;
+    if (!g->cache_prompt || !held) return 0;
+    int32_t n = common_prefix(slot, number, g);
+    if (n > most) n = most;
+    if (n == held || s->cut_free) return n;
+    return n > 0 && s->info->memory == KV_MEMORY_WINDOW && has_window_at(s, number, n) ? n : 0;
+}
+
+/* Least recently used first, but before all of them those that hold nothing. */
+static bool is_better_to_lose(const kv_slot *a, const kv_slot *b) {
+    bool content_a = a->held.len > 0, content_b = b->held.len > 0;
+    return content_a != content_b ? content_b : a->used_at < b->used_at;
+}
+
+static int least_valuable_idle(const kv_sched *s, int wanted) {
+    int best = -1;
+    for (int i = 0; i < s->n_slots; i++) {
+        if (s->slots[i].gen || (wanted >= 0 && wanted != i)) continue;
+        if (best < 0 || is_better_to_lose(&s->slots[i], &s->slots[best])) best = i;
+    }
+    return best;
+}
+
+/* The idle slot with the longest usable prefix, when that is a large enough share of the tokens; of equals the one
+ * that loses least. */
+static int most_similar_idle(kv_sched *s, kv_gen *g) {
+    int best = -1;
+    int32_t best_usable = 0;
+    if (s->cfg.slot_similarity <= 0) return -1; /* as in llama-server, 0 turns it off */
+    for (int i = 0; i < s->n_slots; i++) {
+        if (s->slots[i].gen) continue;
+        int32_t usable = usable_prefix(s, i, g);
+        if (usable <= 0 || (float)usable / (float)g->tokens.len <= s->cfg.slot_similarity) continue;
+        if (best < 0 || usable > best_usable ||
+            (usable == best_usable && s->slots[i].held.len < s->slots[best].held.len)) {
+            best = i;
+            best_usable = usable;
+        }
+    }
+    return best;
+}
+
+static int choose_slot(kv_sched *s, kv_gen *g) {
+    int best = g->id_slot < 0 ? most_similar_idle(s, g) : -1;
+    return best >= 0 ? best : least_valuable_idle(s, g->id_slot);
+}
+
+/* ── room ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Room for g beside what runs, were all idle slots emptied: g's tokens, what the others are still going to compute,
+ * and some headroom for what they generate. Where nothing runs it always fits. `shared`: cells that it takes over. */
+static bool fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared) {
+    int64_t n_running = 0, need = (int64_t)g->tokens.len - usable;
+    for (int i = 0; i < s->n_slots; i++) {
+        s->mask[i] = s->slots[i].gen != NULL;
+        if (!s->mask[i]) continue;
+        n_running++;
+        need += kv_slot_left(&s->slots[i]);
+    }
+    if (!n_running) return true;
+    need += kv_cells_of(&s->cells, s->mask);
+    need += shared ? usable - shared : kv_cells_beside(&s->cells, s->mask, slot, usable);
+    return need + KV_SCHED_HEADROOM * (n_running + 1) <= s->cells.total;
+}
+
+/* ── into the slot ─────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* From here on nobody may erase the slot. False when somebody just did: choose again. */
+static bool claim(kv_sched *s, int slot) {
+    pthread_mutex_lock(&s->mutex);
+    bool erase = s->erase[slot];
+    s->erase[slot] = false;
+    s->busy[slot] = !erase;
+    pthread_mutex_unlock(&s->mutex);
+    if (erase) kv_sched_empty_slot(s, slot);
+    return !erase;
+}
+
+/* Cut the slot's content to what is used. Returns what is left: 0 when the memory did not obey. */
+static int32_t keep_prefix(kv_sched *s, int number, int32_t usable) {
+    kv_slot *slot = &s->slots[number];
+    if (usable == 0 || !kv_engine_trim(s->engine, number, usable) ||
+        kv_engine_pos_max(s->engine, number) != usable - 1) {
+        kv_sched_empty_slot(s, number);
+        return 0;
+    }
+    slot->held.len = (size_t)usable;
+    kv_cells_cut(&s->cells, number, usable);
+    kv_sched_touch(s, number);
+    return usable;
+}
+
+void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
+    kv_gen_event e = {
+        .kind = KV_EVENT_PROGRESS,
+        .n_total = g->n_prompt,
+        .n_cache = g->run.n_cached,
+        .n_processed = g->run.n_prompt_done,
+        .time_ms = (double)(now_us - g->run.admitted_us) / 1000,
+    };
+    kv_gen_push(g, &e);
+}
+
+/* g, no longer among the waiting ones, goes on in the slot after the `cached` tokens that it holds. */
+static void start(kv_sched *s, kv_gen *g, int slot, int32_t cached) {
+    s->slots[slot].gen = g;
+    g->run.state = KV_RUN_IN_SLOT;
+    g->run.slot = slot;
+    if (g->run.admitted) return;
+    g->run.admitted = true;
+    g->run.admitted_us = kv_now_us(s->clock);
+    g->run.n_cached = g->run.n_prompt_done = cached;
+    s->stats.n_prompt_cached += (uint64_t)cached;
+    kv_sched_tell_progress(g, g->run.admitted_us);
+}
+
+static void stop_waiting(kv_sched *s, const kv_gen *g) {
+    for (int i = 0; i < s->n_waiting; i++)
+        if (s->waiting[i] == g) {
+            s->waiting[i] = s->waiting[--s->n_waiting];
+            return;
+        }
+    KV_CHECK(!"not among the waiting");
+}
+
+/* ── one prompt for several generations ────────────────────────────────────────────────────────────────────────── */
+
+/* It has not sampled yet, so that another with the same prompt can start from its state. */
+static bool is_fresh(const kv_gen *g) { return g->run.twins && g->run.n_decoded == 0; }
+
+/* True while a generation of the same request computes the prompt that g waits for. */
+static bool twin_computes(const kv_sched *s, const kv_gen *g) {
+    for (int i = 0; i < s->n_slots && is_fresh(g); i++)
+        if (s->slots[i].gen && is_fresh(s->slots[i].gen) && s->slots[i].gen->run.twins == g->run.twins) return true;
+    return false;
+}
+
+static kv_gen *next_twin(const kv_sched *s, const kv_gen *leader) {
+    kv_gen *first = NULL;
+    for (int i = 0; i < s->n_waiting; i++) {
+        kv_gen *g = s->waiting[i];
+        if (g->run.twins != leader->run.twins || !is_fresh(g)) continue;
+        if (g->id_slot >= 0 && s->slots[g->id_slot].gen) continue;
+        if (!first || g->run.id < first->run.id) first = g;
+    }
+    return first;
+}
+
+/* Give g a slot with the state of `src`, which holds all of the prompt but its last token. */
+static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
+    int dst = least_valuable_idle(s, g->id_slot);
+    int32_t n = (int32_t)s->slots[src].held.len;
+    if (dst < 0 || !fits(s, g, dst, n, s->cells.forks_share ? n : 0)) return false;
+    if (!claim(s, dst)) return true; /* erased this moment: just look again */
+    kv_sched_empty_slot(s, dst);
+    while (!kv_cells_can_fork(&s->cells, src, s->n_slots) && kv_sched_evict(s, n)) continue;
+    bool ok = kv_cells_can_fork(&s->cells, src, s->n_slots) &&
+              kv_engine_fork(s->engine, src, dst, n, NULL) == KV_OK;
+    if (!ok) {
+        /* The fork left dst empty. g is computed for itself, later. */
+        pthread_mutex_lock(&s->mutex);
+        s->busy[dst] = false;
+        pthread_mutex_unlock(&s->mutex);
+        return false;
+    }
+    kv_tokens_append(&s->slots[dst].held, s->slots[src].held.data, (size_t)n);
+    kv_cells_fork(&s->cells, src, dst);
+    kv_sched_touch(s, dst);
+    stop_waiting(s, g);
+    start(s, g, dst, n);
+    s->stats.n_forked++;
+    return true;
+}
+
+/* Where a prompt is computed but for its last token, the others of its request take it over as far as slots go. */
+static bool share_prompts(kv_sched *s) {
+    bool did = false;
+    for (int i = 0; i < s->n_slots; i++) {
+        kv_gen *leader = s->slots[i].gen, *g;
+        if (!leader || !is_fresh(leader)) continue;
+        int32_t held = (int32_t)s->slots[i].held.len;
+        if (held == 0 || held != leader->n_prompt - 1) continue;
+        while ((g = next_twin(s, leader)) && fork_twin(s, g, i)) did = true;
+    }
+    return did;
+}
+
+/* ── admission ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int by_order(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    return kv_queue_compare(&x->key, &y->key, x->max_wait_us);
+}
+
+/* Everybody who could have a slot now, in order. The caller frees the array. */
+static candidate *list_candidates(int *n, kv_sched *s) {
+    candidate *list = kv_alloc((size_t)s->n_waiting * sizeof *list);
+    *n = 0;
+    for (int i = 0; i < s->n_waiting; i++) {
+        kv_gen *g = s->waiting[i];
+        int slot = twin_computes(s, g) ? -1 : choose_slot(s, g);
+        if (slot < 0) continue;
+        int32_t usable = usable_prefix(s, slot, g);
+        list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, (int32_t)g->tokens.len - usable),
+                                   (int64_t)s->cfg.max_wait_ms * 1000};
+    }
+    qsort(list, (size_t)*n, sizeof *list, by_order);
+    return list;
+}
+
+/* True when one was admitted, or an erased slot makes another look necessary. */
+static bool admit_one(kv_sched *s) {
+    if (!s->n_waiting || least_valuable_idle(s, -1) < 0) return false;
+    int n;
+    bool did = false;
+    candidate *list = list_candidates(&n, s);
+    for (int i = 0; i < n && !did; i++) {
+        candidate *c = &list[i];
+        if (!fits(s, c->gen, c->slot, c->usable, 0)) {
+            if (kv_queue_overdue(&c->key, c->max_wait_us)) break;
+            continue;
+        }
+        did = true;
+        if (!claim(s, c->slot)) break;
+        stop_waiting(s, c->gen);
+        start(s, c->gen, c->slot, keep_prefix(s, c->slot, c->usable));
+    }
+    free(list);
+    return did;
+}
+
+bool kv_sched_admit(kv_sched *s) {
+    bool did = false;
+    do {
+        if (share_prompts(s)) did = true;
+        if (!admit_one(s)) return did;
+        did = true;
+    } while (true);
+}

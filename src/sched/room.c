@@ -1,0 +1,183 @@
+/* sched/room.c: who gives up cells when they run out, and what happens when a call breaks.
+ *
+ * Cells are taken from idle slots first, least recently used first, then from the youngest generation. The oldest is
+ * never preempted while there is another, and alone it always fits (invariant 4), so it reaches its end; then the next
+ * one is the oldest. A preempted generation is not admitted before there is room for it.
+ */
+#include "sched/sched_private.h"
+
+void kv_sched_touch(kv_sched *s, int slot) { s->slots[slot].version = ++s->ticks; }
+
+void kv_sched_empty_slot(kv_sched *s, int number) {
+    kv_slot *slot = &s->slots[number];
+    kv_engine_seq_rm(s->engine, number, -1, -1);
+    kv_cells_cut(&s->cells, number, 0);
+    slot->held.len = 0;
+    kv_sched_touch(s, number);
+}
+
+void kv_sched_release_slot(kv_sched *s, int number, bool keep) {
+    s->slots[number].gen = NULL;
+    s->slots[number].used_at = ++s->ticks;
+    kv_sched_touch(s, number);
+    if (!keep) kv_sched_empty_slot(s, number);
+}
+
+static int least_recent_idle(const kv_sched *s) {
+    int best = -1;
+    for (int i = 0; i < s->n_slots; i++) {
+        const kv_slot *slot = &s->slots[i];
+        if (slot->gen || !slot->held.len) continue;
+        if (best < 0 || slot->used_at < s->slots[best].used_at) best = i;
+    }
+    return best;
+}
+
+/* Where any prefix can be kept, only the blocks at the end go that are needed: a preempted generation then has less
+ * to compute again. */
+bool kv_sched_evict(kv_sched *s, int32_t need) {
+    int number = least_recent_idle(s);
+    if (number < 0) return false;
+    kv_slot *slot = &s->slots[number];
+    int32_t keep = (int32_t)slot->held.len - (need > 0 ? need : 1);
+    keep = keep > 0 ? keep / s->cfg.block * s->cfg.block : 0;
+    if (!s->cut_free || keep == 0 || !kv_engine_trim(s->engine, number, keep)) {
+        kv_sched_empty_slot(s, number);
+        return true;
+    }
+    slot->held.len = (size_t)keep;
+    kv_cells_cut(&s->cells, number, keep);
+    kv_sched_touch(s, number);
+    return true;
+}
+
+/* Back to the queue. The slot keeps its content, as an idle one, unless nobody may reuse it. */
+static void requeue(kv_sched *s, int number) {
+    kv_gen *g = s->slots[number].gen;
+    kv_sched_release_slot(s, number, g->cache_prompt);
+    pthread_mutex_lock(&s->mutex);
+    s->busy[number] = false;
+    pthread_mutex_unlock(&s->mutex);
+    kv_sched_wait(s, g);
+}
+
+static int n_running(const kv_sched *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_slots; i++) n += s->slots[i].gen != NULL;
+    return n;
+}
+
+static int youngest(const kv_sched *s) {
+    int best = -1;
+    for (int i = 0; i < s->n_slots; i++) {
+        if (!s->slots[i].gen) continue;
+        if (best < 0 || s->slots[i].gen->run.id > s->slots[best].gen->run.id) best = i;
+    }
+    return best;
+}
+
+static int preempt_youngest(kv_sched *s) {
+    int number = youngest(s);
+    requeue(s, number);
+    s->stats.n_preempted++;
+    return number;
+}
+
+bool kv_sched_make_room(kv_sched *s, int32_t need) {
+    while (kv_cells_left(&s->cells) < need) {
+        if (kv_sched_evict(s, need - kv_cells_left(&s->cells))) continue;
+        KV_CHECK(n_running(s) > 1); /* invariant 4 */
+        preempt_youngest(s);
+        return false;
+    }
+    return true;
+}
+
+void kv_sched_no_cells(kv_sched *s, const kv_error *err) {
+    s->stats.n_no_cells++;
+    int idle = least_recent_idle(s);
+    if (idle >= 0) {
+        kv_sched_empty_slot(s, idle);
+    } else if (n_running(s) > 1) {
+        kv_sched_empty_slot(s, preempt_youngest(s));
+    } else {
+        kv_sched_count_failure(s, s->slots[youngest(s)].gen, err);
+    }
+}
+
+/* The call was refused; nothing happened, so it is simply tried again. */
+void kv_sched_refused(kv_sched *s, const bool *in, const kv_error *err) {
+    s->stats.n_failed++;
+    for (int i = 0; i < s->n_slots; i++)
+        if (in[i] && s->slots[i].gen) kv_sched_count_failure(s, s->slots[i].gen, err);
+}
+
+void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err) {
+    s->stats.n_damaged++;
+    if (s->lose_all) kv_engine_clear(s->engine);
+    for (int i = 0; i < s->n_slots; i++) {
+        if (!s->lose_all && !in[i]) continue;
+        kv_gen *g = s->slots[i].gen;
+        kv_sched_empty_slot(s, i);
+        if (!g) continue;
+        requeue(s, i);
+        if (in[i]) kv_sched_count_failure(s, g, err);
+    }
+}
+
+/* ── dense sequence ids ────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Give the running generation of slot `from` the id `to` of an idle slot, which takes `from` with what it holds. False
+ * when the engine could not; then at most the idle content is lost. */
+static bool swap_slots(kv_sched *s, int from, int to) {
+    kv_slot *running = &s->slots[from], *idle = &s->slots[to];
+    kv_seq scratch = s->n_slots;
+    int32_t n = (int32_t)idle->held.len;
+    bool keep = n > 0 && kv_engine_fork(s->engine, to, scratch, n, NULL) == KV_OK;
+    kv_sched_empty_slot(s, to);
+    bool moved = running->held.len == 0 ||
+                 kv_engine_fork(s->engine, from, to, (int32_t)running->held.len, NULL) == KV_OK;
+    if (moved) kv_engine_seq_rm(s->engine, from, -1, -1);
+    int home = moved ? from : to;
+    if (keep && kv_engine_fork(s->engine, scratch, home, n, NULL) == KV_OK) {
+        idle->held.len = (size_t)n; /* the tokens are still there */
+        kv_cells_append(&s->cells, to, n);
+    }
+    kv_engine_seq_rm(s->engine, scratch, -1, -1);
+    if (!moved) return false;
+    kv_cells_swap(&s->cells, from, to);
+    kv_slot t = *running;
+    *running = *idle;
+    *idle = t;
+    idle->gen->run.slot = to;
+    kv_sched_touch(s, from);
+    kv_sched_touch(s, to);
+    return true;
+}
+
+/* Purely recurrent memory takes one pass over all weights for each run of adjacent ids (LIBLLAMA "Batches"), so a gap
+ * between running ones costs more than to move a state once. A generation that asked for its slot stays. */
+void kv_sched_make_dense(kv_sched *s) {
+    if (s->info->memory != KV_MEMORY_RECURRENT) return;
+    for (int moves = 0; moves < s->n_slots; moves++) {
+        int first = -1, last = -1, gap = -1;
+        for (int i = 0; i < s->n_slots; i++) {
+            if (!s->slots[i].gen) continue;
+            if (first < 0) first = i;
+            last = i;
+        }
+        for (int i = first; first >= 0 && i < last && gap < 0; i++)
+            if (!s->slots[i].gen) gap = i;
+        if (gap < 0 || s->slots[last].gen->id_slot >= 0) return;
+        pthread_mutex_lock(&s->mutex);
+        bool free_to_go = !s->erase[gap];
+        if (free_to_go) s->busy[gap] = true;
+        pthread_mutex_unlock(&s->mutex);
+        if (!free_to_go) return; /* it is emptied before the next round */
+        bool moved = swap_slots(s, last, gap);
+        pthread_mutex_lock(&s->mutex);
+        s->busy[moved ? last : gap] = false;
+        pthread_mutex_unlock(&s->mutex);
+        if (!moved) return;
+    }
+}

@@ -1,0 +1,124 @@
+/* sched/sched_private.h: the inside of the scheduler. Only files in sched/ include this header.
+ *
+ *   sched.c   what other threads call; the step; ends, views and checks
+ *   admit.c   from the queue into slots: which one, what of it is reused, who shares a prompt
+ *   room.c    cells: emptying idle slots, preemption, damage; dense sequence ids
+ *   round.c   what a round computes, the calls, sampling
+ *
+ * A generation in a slot is described by two lengths: `tokens` of the generation, what is known of it, and `held` of
+ * the slot, what the engine has of it. held is a prefix of tokens, and
+ *
+ *     tokens.len - held.len ≥ 2   prefilling: all but the last are computed in chunks
+ *     tokens.len - held.len = 1   decoding: the last is computed alone, its logits are sampled
+ *
+ * so that a prompt, a reused prefix, a fork and a generation that was preempted in mid-answer all go on the same way.
+ *
+ * Invariants, walked by kv_sched_self_check:
+ *   1. a slot's sequence in the engine holds exactly held's tokens, and cells counts as many for it
+ *   2. a generation is in exactly one place: the inbox, waiting, a slot, or done
+ *   3. of a slot's generation held is a prefix, and at least one token is left to compute
+ *   4. cells in use never exceed the pool, and what runs alone always fits: n_ctx_served ≤ the pool
+ */
+#ifndef KV_SCHED_SCHED_PRIVATE_H
+#define KV_SCHED_SCHED_PRIVATE_H
+
+#include <pthread.h>
+#include "sched/cells.h"
+#include "sched/cost.h"
+#include "sched/gen_private.h"
+#include "sched/queue.h"
+#include "sched/sched.h"
+
+/* Batches that may fail in a row without a token of the generation in between. */
+#define KV_SCHED_RETRIES 3
+/* Cells that must be free for each running generation before another is admitted beside them, so that it is not
+ * preempted again after a few tokens. */
+#define KV_SCHED_HEADROOM 32
+
+typedef struct kv_slot {
+    kv_tokens held;   /* owned */
+    kv_gen *gen;      /* owned reference; NULL = idle */
+    uint64_t used_at; /* when it last became idle, by the scheduler's counter: the smallest is the least recent */
+    uint64_t version; /* of held; differs from every earlier content of any slot */
+} kv_slot;
+
+/* What the next round computes. */
+typedef struct kv_round {
+    int chunk_slot;  /* -1 = no chunk */
+    int32_t n_chunk; /* tokens */
+    int n_decode;    /* slots that decode a token: s->decoding[0 … n_decode-1], ascending */
+} kv_round;
+
+struct kv_sched {
+    kv_engine *engine; /* borrowed */
+    const kv_engine_info *info;
+    const kv_clock *clock;
+    kv_sched_config cfg;
+    int n_slots;
+    bool two_calls;  /* decode tokens and chunk in calls of their own */
+    bool cut_free;   /* any prefix of a sequence can be kept */
+    bool lose_all;   /* a damaged call spoils every sequence */
+
+    /* engine thread */
+    kv_slot *slots;    /* owned; a slot's number is its sequence id */
+    kv_gen **waiting;  /* owned references */
+    int n_waiting, waiting_room;
+    kv_cells cells;
+    kv_cost cost, decode_cost; /* with two calls the tokens have their own */
+    uint64_t ticks;            /* counter behind used_at and version */
+    int64_t round_us;          /* when the last round's time was accounted */
+    int chunked;               /* slot that got this round's chunk, -1 */
+    int *decoding;
+    bool *mask, *in_call;      /* scratch: one a slot */
+    kv_batch batch;
+    kv_buf piece;
+    kv_sched_stats stats;
+    kv_error last_failure;     /* of a call, for the dump */
+
+    /* under `mutex`, which may be held while a generation's is taken */
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    kv_gen **inbox;    /* owned references, n_inbox */
+    int n_inbox, inbox_room;
+    int n_live;        /* in inbox, waiting and slots: at most n_slots + max_queue */
+    uint64_t n_ids;
+    bool draining, stopping;
+    bool *busy, *erase; /* one a slot: it runs; empty it before the next round */
+    kv_slot_view *views;
+    kv_sched_stats stats_view;
+};
+
+static inline int32_t kv_slot_left(const kv_slot *slot) {
+    return (int32_t)(slot->gen->tokens.len - slot->held.len);
+}
+static inline kv_queue_key kv_run_key(const kv_gen *g, int32_t left) {
+    return (kv_queue_key){g->run.id, g->run.overtaken_us, left};
+}
+
+/* sched.c */
+void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err); /* from waiting or its slot */
+void kv_sched_wait(kv_sched *s, kv_gen *g); /* transfer a reference to the waiting ones */
+void kv_sched_count_failure(kv_sched *s, kv_gen *g, const kv_error *err);
+kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
+
+/* admit.c */
+bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
+void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
+
+/* room.c */
+void kv_sched_touch(kv_sched *s, int slot); /* the content of held changed */
+void kv_sched_empty_slot(kv_sched *s, int slot);
+void kv_sched_release_slot(kv_sched *s, int slot, bool keep); /* its generation leaves; keep what it holds? */
+bool kv_sched_evict(kv_sched *s, int32_t need); /* give up an idle slot's cells; false when no idle one has any */
+/* Until `need` tokens fit: empty idle slots, then preempt. False when somebody was preempted: plan again. */
+bool kv_sched_make_room(kv_sched *s, int32_t need);
+void kv_sched_no_cells(kv_sched *s, const kv_error *err); /* the engine found no room although we counted some */
+/* The call was refused, or broke half-way; `in` are the slots of its rows. */
+void kv_sched_refused(kv_sched *s, const bool *in, const kv_error *err);
+void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err);
+void kv_sched_make_dense(kv_sched *s);
+
+/* round.c */
+bool kv_sched_round(kv_sched *s); /* true when something was computed or changed */
+
+#endif
