@@ -283,8 +283,10 @@ static void fill_info(kv_llama_model *m, const char *path, const char *arch) {
     info->n_ctx_train = llama_model_n_ctx_train(lm);
     info->n_embd = llama_model_n_embd(lm);
     info->n_layer = llama_model_n_layer(lm);
-    info->n_head = llama_model_n_head(lm);
-    info->n_head_kv = llama_model_n_head_kv(lm);
+    if (info->n_layer > 0) { /* loaded vocab-only it has no layers, and asking for their heads aborts */
+        info->n_head = llama_model_n_head(lm);
+        info->n_head_kv = llama_model_n_head_kv(lm);
+    }
     info->n_window = llama_model_n_swa(lm);
     info->window_is_chunked = info->n_window > 0 && strcmp(arch, "llama4") == 0;
     info->n_params = llama_model_n_params(lm);

@@ -117,8 +117,10 @@ bool kv_engine_trim(kv_engine *e, kv_seq s, kv_pos P) {
     if (P == 0) return kv_engine_seq_rm(e, s, -1, -1);
     if (kv_memory_has_recurrent(info->memory) || info->memory == KV_MEMORY_WHOLE) return false;
     if (kv_memory_has_window(info->memory)) {
-        kv_pos need = window_start(info, P);
-        if (need < P && kv_engine_pos_min(e, s) > need) return false;
+        /* Where a chunked window just begins nothing is needed; but positions are those of the window pool, and
+         * without the cell of P - 1 the sequence would look empty. */
+        kv_pos need = window_start(info, P) < P ? window_start(info, P) : P - 1;
+        if (kv_engine_pos_min(e, s) > need) return false;
     }
     return kv_engine_seq_rm(e, s, P, -1);
 }
