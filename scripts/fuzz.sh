@@ -17,6 +17,7 @@ if [ $# -eq 0 ]; then
   for source in fuzz/fuzz_*.c; do name=${source#fuzz/fuzz_}; set -- "$@" "${name%.c}"; done
 fi
 cmake --build --preset fuzz --target "${@/#/fuzz_}"
+export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
 for name in "$@"; do
   echo "fuzz: $name for $seconds s"
   mkdir -p "build-fuzz/corpus/$name"
