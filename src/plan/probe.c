@@ -1,0 +1,54 @@
+/* Measuring a model's shape. Two contexts of different length tell what grows with the context and what does not. */
+#include "plan/memory.h"
+
+/* Cells of the two contexts. Small, because their memory is really used (up to 320 KiB a cell on a 70B model); large
+ * enough that attention, not the output layer, decides how large the compute buffer is. */
+#define PROBE_SMALL 1024
+#define PROBE_LARGE 2048
+
+/* An upper bound of what one more cell adds to the compute buffers, whatever the probe saw: without flash attention a
+ * row of KQ in 32 bits for each head and token of the batch (softmax works in place), and the mask in 32 and 16 bits.
+ * Buffers are the largest of several sets alive at different times, so their size is convex in the context, and a
+ * small context alone can show a slope that is too low. */
+static uint64_t compute_slope_bound(const kv_model_info *m, const kv_engine_params *p) {
+    uint64_t rows = (uint64_t)p->n_batch, heads = (uint64_t)(m->n_head > 0 ? m->n_head : 1);
+    return rows * (p->flash_attn == KV_FA_ON ? 6 : heads * 4 + 6);
+}
+
+static kv_status measure(kv_engine_info *out, kv_model *model, const kv_engine_params *params, int32_t n_ctx,
+                         kv_error *err) {
+    kv_engine_params p = *params;
+    kv_engine *engine = NULL;
+    p.n_ctx = n_ctx;
+    kv_status st = kv_engine_new(&engine, model, &p, err);
+    if (st == KV_OK) *out = *kv_engine_get_info(engine);
+    kv_engine_free(engine);
+    return st;
+}
+
+kv_status kv_shape_probe(kv_shape *out, kv_model *model, const kv_engine_params *params, kv_error *err) {
+    const kv_model_info *m = kv_model_get_info(model);
+    kv_engine_info small, large;
+    *out = (kv_shape){0};
+    kv_status st = measure(&small, model, params, PROBE_SMALL, err);
+    if (st == KV_OK) st = measure(&large, model, params, PROBE_LARGE, err);
+    if (st != KV_OK) return st;
+    out->bytes_per_cell = large.bytes_per_cell;
+    out->bytes_per_window_cell = large.bytes_per_window_cell;
+    out->bytes_recurrent = large.bytes_recurrent;
+    out->n_window = kv_memory_has_window(large.memory) ? large.n_window : 0;
+    out->n_ctx_train = m->n_ctx_train;
+    out->n_ctx_orig = m->n_ctx_longrope;
+    out->longrope_limit = m->n_ctx_longrope > 0;
+    out->bytes_weights = m->size_bytes;
+
+    uint64_t slope = compute_slope_bound(m, params);
+    if (large.bytes_compute > small.bytes_compute && large.n_ctx > small.n_ctx) {
+        uint64_t seen = (large.bytes_compute - small.bytes_compute) / (uint64_t)(large.n_ctx - small.n_ctx);
+        if (seen > slope) slope = seen;
+    }
+    uint64_t grown = slope * (uint64_t)large.n_ctx;
+    out->bytes_compute_per_cell = large.bytes_compute > 0 ? slope : 0; /* the fake has none */
+    out->bytes_compute = large.bytes_compute > grown ? large.bytes_compute - grown : 0;
+    return KV_OK;
+}
