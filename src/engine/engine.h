@@ -101,6 +101,7 @@ typedef struct kv_model_info {
     int vocab_type;            /* llama_vocab_type */
     int32_t n_vocab;
     int32_t n_ctx_train;
+    int32_t n_ctx_longrope;    /* longrope models: the original length, above which other factors apply; else 0 */
     int32_t n_embd, n_layer, n_head, n_head_kv;
     int32_t n_window;          /* W in tokens, 0 without sliding-window layers */
     bool window_is_chunked;    /* llama4: the window of P is [⌊P/W⌋·W, P) */
