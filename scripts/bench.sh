@@ -5,6 +5,7 @@
 # usage: scripts/bench.sh [ROUNDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/build/tools/bin:$PATH # what setup.sh put there because the system has it only too old
 scripts/fetch-models.sh
 cmake --build build --target bare_decode
 for model in build/models/SmolLM2-135M-Instruct.Q4_1.gguf build/models/gemma-3-270m-q4_k_m.gguf; do

@@ -4,6 +4,7 @@
 # port of the loopback, and leaves nothing running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/build/tools/bin:$PATH # what setup.sh put there because the system has it only too old
 scripts/setup.sh
 make --no-print-directory all
 

@@ -9,6 +9,7 @@
 #             default where no prebuilt package is pinned; or "none" (headers only)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+PATH=$root/build/tools/bin:$PATH # what setup.sh put there because the system has it only too old
 pin=$root/cmake/engine.pin
 dir=${1:-$root/build/engine}
 say() { echo "fetch-engine: $*" >&2; } # not stdout: the Makefile hides CMake's chatter there

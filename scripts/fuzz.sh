@@ -5,6 +5,7 @@
 # usage: scripts/fuzz.sh [SECONDS [NAME…]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/build/tools/bin:$PATH # what setup.sh put there because the system has it only too old
 seconds=${1:-60}
 shift || true
 clang=

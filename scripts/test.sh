@@ -7,6 +7,7 @@
 # usage: scripts/test.sh [BUILD_DIR [HTTP_TEST_FILE…]]      with files: only these HTTP tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/build/tools/bin:$PATH # what setup.sh put there because the system has it only too old
 build=${1:-build}
 shift || true
 skipped=()
@@ -21,6 +22,11 @@ if [ "$build" = build-tsan ]; then
   export KVASIR_TEST_FAKE=full
   skipped+=("tests on real models: libllama is not built for the thread sanitizer")
 fi
+
+case $build in
+  build-*) # sanitizers: fewer rounds of the random tests, and what the engine itself leaks is left out
+    export KVASIR_ROUNDS=${KVASIR_ROUNDS:-5} LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0 ;;
+esac
 
 if [ $# -eq 0 ]; then
   scripts/make-fixtures.sh
