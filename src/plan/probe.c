@@ -5,6 +5,7 @@
  * enough that attention, not the output layer, decides how large the compute buffer is. */
 #define PROBE_SMALL 1024
 #define PROBE_LARGE 2048
+#define CELLS_LEAST 512 /* the smallest context that is planned */
 
 /* An upper bound of what one more cell adds to the compute buffers, whatever the probe saw: without flash attention a
  * row of KQ in 32 bits for each head and token of the batch (softmax works in place), and the mask in 32 and 16 bits.
@@ -47,7 +48,9 @@ kv_status kv_shape_probe(kv_shape *out, kv_model *model, const kv_engine_params 
         uint64_t seen = (large.bytes_compute - small.bytes_compute) / (uint64_t)(large.n_ctx - small.n_ctx);
         if (seen > slope) slope = seen;
     }
-    uint64_t grown = slope * (uint64_t)large.n_ctx;
+    /* For n cells: at most what the large probe took plus the slope for each cell above it, and never less than what
+     * it took. Both hold for every n from CELLS_LEAST on when the line is laid through (CELLS_LEAST, large). */
+    uint64_t grown = slope * CELLS_LEAST;
     out->bytes_compute_per_cell = large.bytes_compute > 0 ? slope : 0; /* the fake has none */
     out->bytes_compute = large.bytes_compute > grown ? large.bytes_compute - grown : 0;
     return KV_OK;
