@@ -14,7 +14,7 @@ static world alone[SIZES], together;
 
 static world_params kind_params(kv_memory_kind kind) {
     world_params p = world_defaults(kind);
-    p.fake.end_one_in = 40;
+    p.fake.end_one_in = 150;
     p.fake.cost.per_depth_ns = 500;
     return p;
 }
@@ -88,6 +88,7 @@ typedef struct workload {
     world *w;
     int32_t n_ctx;
     int n_slots;
+    bool tight; /* few cells, long answers */
     kv_tokens documents[3]; /* what prompts begin with, so that they share prefixes */
     request r[MOST];
     int n, n_submitted;
@@ -105,7 +106,8 @@ static void random_prompt(workload *l, kv_tokens *out) {
         const kv_tokens *doc = &l->documents[dice_below(d, 3)];
         kv_tokens_append(out, doc->data, (size_t)dice_from(d, 0, (int)doc->len));
     }
-    if (!before || !dice_one_in(d, 8)) random_tokens(out, d, dice_one_in(d, 6) ? dice_from(d, 1, most) : dice_from(d, 1, 40));
+    bool is_long = dice_one_in(d, l->tight ? 20 : 6);
+    if (!before || !dice_one_in(d, 8)) random_tokens(out, d, dice_from(d, 1, is_long ? most : 40));
     if (!out->len) random_tokens(out, d, 1);
     if (out->len > (size_t)most) out->len = (size_t)dice_from(d, most / 2, most);
 }
@@ -119,7 +121,7 @@ static void random_request(workload *l, request *r) {
     kv_tokens_free(&prompt);
     r->temperature = dice_one_in(d, 3) ? 0 : dice_one_in(d, 2) ? 0.8f : 2.0f;
     r->seed = (uint32_t)dice_below(d, 1000);
-    r->params.n_predict = dice_one_in(d, 12) ? -1 : dice_one_in(d, 20) ? 0 : dice_from(d, 1, 30);
+    r->params.n_predict = dice_one_in(d, 20) ? -1 : dice_one_in(d, 20) ? 0 : l->tight ? dice_from(d, 20, 200) : dice_from(d, 1, 20);
     r->params.cache_prompt = !dice_one_in(d, 6);
     r->params.n_probs = dice_one_in(d, 5) ? dice_from(d, 1, 5) : 0;
     r->params.post_sampling_probs = dice_one_in(d, 2);
@@ -172,7 +174,7 @@ static void run_workload(workload *l) {
         assert_true(step < 200000); /* no livelock */
         while (l->n < MOST && pause-- <= 0) {
             submit_some(l);
-            pause = dice_one_in(d, 2) ? 0 : dice_one_in(d, 6) ? 200 : dice_from(d, 1, 12);
+            pause = dice_one_in(d, 2) ? 0 : dice_one_in(d, 6) && !l->tight ? 200 : dice_from(d, 1, 12);
         }
         if (!world_step(l->w)) pause = 0;
         if (dice_one_in(d, 16)) kv_fake_check(l->w->engine);
@@ -214,10 +216,11 @@ static void count(totals *t, const workload *l) {
 static void one_round(kv_memory_kind kind, uint64_t seed, totals *t) {
     workload l = {.d = {seed}, .w = &together};
     dice *d = &l.d;
-    int size = dice_below(d, SIZES);
+    l.tight = dice_one_in(d, 4);
+    int size = l.tight ? 0 : dice_below(d, SIZES);
     world_params p = kind_params(kind);
     l.n_ctx = p.engine.n_ctx = sizes[size];
-    l.n_slots = p.engine.n_slots = dice_one_in(d, 2) ? 8 : dice_from(d, 1, 8);
+    l.n_slots = p.engine.n_slots = dice_one_in(d, 2) ? 8 : dice_from(d, l.tight ? 4 : 1, 8);
     p.engine.n_batch = dice_from(d, l.n_slots + 1, 128 + l.n_slots);
     p.sched.block = 1 << dice_from(d, 4, 6);
     p.sched.chunk = p.sched.block * dice_from(d, 1, 2);
@@ -226,7 +229,7 @@ static void one_round(kv_memory_kind kind, uint64_t seed, totals *t) {
     p.sched.max_wait_ms = dice_one_in(d, 3) ? dice_below(d, 500) : 10000;
     p.sched.slot_similarity = dice_one_in(d, 4) ? 0 : 0.1f;
     random_trouble(d, &l.w->trouble);
-    for (int i = 0; i < 3; i++) random_tokens(&l.documents[i], d, dice_from(d, 1, l.n_ctx / 2));
+    for (int i = 0; i < 3; i++) random_tokens(&l.documents[i], d, dice_from(d, 1, l.tight ? 40 : l.n_ctx / 2));
     world_start(l.w, &p);
     run_workload(&l);
     count(t, &l);
@@ -256,10 +259,10 @@ static void equals_alone(void **state) {
         if (only < 0 || only == i) one_round(kind, dice_next(&d), &t);
     }
     close_worlds();
-    print_message("%s: %d rounds, %llu requests, %llu preempted, %llu cancelled, %llu errors, %llu damaged, %llu without "
+    print_message("%s: %d rounds, %llu requests, %llu preempted (%llu for lack of cells alone), %llu cancelled, %llu errors, %llu damaged, %llu without "
                   "cells, %llu forked, %llu prompt tokens cached, %llu computed\n",
                   kv_memory_kind_name(kind), rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
-                  (unsigned long long)t.cancelled, (unsigned long long)t.errors, (unsigned long long)t.damaged,
+                  (unsigned long long)t.preempted_in_peace, (unsigned long long)t.cancelled, (unsigned long long)t.errors, (unsigned long long)t.damaged,
                   (unsigned long long)t.no_cells, (unsigned long long)t.forked, (unsigned long long)t.cached,
                   (unsigned long long)t.computed);
     if (rounds < 100 || only >= 0) return;
