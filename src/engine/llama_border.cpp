@@ -775,6 +775,11 @@ kv_status take_samplers(common_params_sampling &p, const kv_sampling *s, kv_erro
         if (p.samplers.size() != chars.size())
             return kv_fail_field(err, "samplers", "\"%.60s\" has a letter that stands for no sampler", s->sampler_chars);
     }
+    /* infill compares every candidate's text with every other's: over a whole vocabulary that takes minutes. */
+    const auto infill = std::find(p.samplers.begin(), p.samplers.end(), COMMON_SAMPLER_TYPE_INFILL);
+    if (infill != p.samplers.end() &&
+        (p.top_k <= 0 || p.top_k > 1000 || std::find(p.samplers.begin(), infill, COMMON_SAMPLER_TYPE_TOP_K) == infill))
+        return kv_fail_field(err, "samplers", "the infill sampler needs top_k, between 1 and 1000, before it");
     return KV_OK;
 }
 

@@ -50,7 +50,7 @@ static inline kv_engine *engine_sized(kv_model *m, int32_t n_ctx, int32_t n_slot
     p.n_ctx = n_ctx;
     p.n_slots = n_slots;
     p.n_batch = n_batch;
-    p.n_threads = p.n_threads_batch = 2;
+    p.n_threads = p.n_threads_batch = 1; /* more would spin against each other on a busy machine */
     p.flash_attn = KV_FA_OFF;
     kv_engine *e;
     check(kv_engine_new(&e, m, &p, &err), &err);
