@@ -1,0 +1,124 @@
+/* radix/radix.h: which token paths are stored, and the longest one that a prompt shares.
+ *
+ * A path is cut into blocks of B tokens on absolute multiples of B (the last may be short). A node is one block below
+ * its parent; its identity is the chained hash of every token from the root on, seeded with the namespace:
+ *
+ *      root(namespace)                      key(child) = XXH3-128(key(parent) ‖ tokens of the child)
+ *        ├── [0,256) ── [256,512) ─┬─ [512,768) ── …
+ *        │                         ├─ [512,768)'          siblings differ somewhere in their tokens
+ *        │                         └─ [512,530)''         a short last block (a leaf always)
+ *        └── [0,256)'
+ *
+ * Full blocks are found by hash, one table look-up each. Where no full block matches, the best sibling is found by a
+ * PATRICIA tree over the siblings' tokens: an inner node holds only the position where its sides part and the tokens
+ * there, so a blind walk with the prompt's tokens ends at a leaf that shares the longest prefix of all siblings with
+ * the prompt (where the walk finds no branch, every leaf below shares the same prefix). How long that prefix is only
+ * the leaf's own tokens can tell, and the tree does not hold them: whoever reads the record compares.
+ *
+ *      depth 3:  a ┬ depth 9: c ─ leaf 1        look-up of  x x x a x x x x x d …
+ *                  │          d ─ leaf 2   ◄──  ends at leaf 2; comparing its tokens gives the exact length
+ *                b ─ leaf 3
+ *
+ * A short block that is a prefix of a sibling parts from it at its own end ("end of tokens" is a branch of its own).
+ *
+ * Records hang on nodes: the block itself, its window part, and checkpoints at positions inside (q, e].
+ *
+ * Memory: ≤ 256 bytes a node with its table slot and inner node, measured by kv_radix_bytes.
+ *
+ * Invariants
+ *   R1 a node's parent is in the tree; a node with children or references is not removed
+ *   R2 key, q and n_tokens never change; a full block and its short forerunner are different nodes
+ *   R3 siblings have pairwise different tokens, and the inner nodes above them are exactly where they part
+ *   R4 only full blocks have children
+ *
+ * Thread rule: kv_radix has one read-write lock, a leaf. kv_radix_find and kv_radix_unref take it shared, what
+ * changes the tree takes it alone. A node pointer is valid while the caller holds a reference on it.
+ */
+#ifndef KV_RADIX_RADIX_H
+#define KV_RADIX_RADIX_H
+
+#include <stdbool.h>
+#include "base/buf.h"
+#include "base/error.h"
+#include "base/hash.h"
+
+typedef struct kv_radix kv_radix;
+typedef struct kv_radix_node kv_radix_node;
+
+/* Where a record is and what it is worth. One for the block, one for the window part, one a checkpoint. */
+typedef struct kv_radix_record {
+    uint64_t bytes;      /* payload; 0 = there is no such record */
+    void *ram;           /* the RAM tier's entry, NULL = not in memory; owned by the tier */
+    bool on_disk;
+    bool canonical;
+    uint32_t compute_ms; /* what computing its tokens took */
+} kv_radix_record;
+
+typedef struct kv_radix_match {
+    kv_radix_node **path; /* full blocks that match by hash, from the root on; owned array, each referenced */
+    int n_path;
+    /* The child of the path's end (of the root, when the path is empty) that shares most of what comes after it, or
+     * NULL. Its tokens are not compared yet: 0 … min(n_tokens, rest of the prompt) of them may be equal. Referenced. */
+    kv_radix_node *candidate;
+    bool unsettled; /* the children there are not yet put apart: kv_radix_settle, then find again for a candidate */
+} kv_radix_match;
+
+kv_radix *kv_radix_new(int32_t block);
+void kv_radix_free(kv_radix *r);
+/* The root of a namespace, made when new. Roots are never removed; referenced for the caller. */
+kv_radix_node *kv_radix_root(kv_radix *r, kv_hash ns);
+
+void kv_radix_find(kv_radix_match *out, kv_radix *r, kv_radix_node *root, const kv_token *tokens, size_t n);
+void kv_radix_match_free(kv_radix_match *m, kv_radix *r); /* drops its references */
+
+/* Tokens of a node, for telling siblings apart: called without the tree's lock, may do I/O. False: unreadable. */
+typedef bool (*kv_radix_tokens_fn)(void *ctx, const kv_radix_node *node, kv_token *out /* n_tokens */);
+
+/* Add (or find) the child of `parent` with these tokens. *created tells. Referenced for the caller. Fails with
+ * KV_INVALID for a child below a short block, or more than B tokens, with KV_CORRUPT when a sibling's tokens could
+ * not be read (*bad is then that sibling, referenced). */
+kv_status kv_radix_add(kv_radix_node **out, bool *created, kv_radix_node **bad, kv_radix *r, kv_radix_node *parent,
+                       const kv_token *tokens, size_t n, kv_radix_tokens_fn tokens_of, void *ctx, kv_error *err);
+/* Start-up: add (or find) a node that is known by its key alone (its tokens lie on disk). Where it is not an only
+ * child, siblings are put apart later, when first needed, by reading their tokens. Referenced for the caller. */
+kv_radix_node *kv_radix_add_known(kv_radix *r, kv_radix_node *parent, kv_hash key, int32_t n_tokens);
+/* Put the children of `parent` apart. KV_CORRUPT with *bad (referenced) when one's tokens could not be read. */
+kv_status kv_radix_settle(kv_radix_node **bad, kv_radix *r, kv_radix_node *parent, kv_radix_tokens_fn tokens_of,
+                          void *ctx, kv_error *err);
+/* The siblings (`node` itself among them) that share their first `n` tokens with `node`, at most `room` of them, each
+ * referenced: a checkpoint in the shared part may hang on any of them. */
+int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node, int32_t n);
+/* Remove a leaf that only the caller references (its reference is consumed). False: it has children or other
+ * references; nothing changed and the caller keeps its reference. */
+bool kv_radix_remove(kv_radix *r, kv_radix_node *node);
+void kv_radix_ref(kv_radix *r, kv_radix_node *node);
+void kv_radix_unref(kv_radix *r, kv_radix_node *node);
+
+/* Facts of a node; no lock needed while referenced. A namespace's root has start 0 and no tokens. */
+kv_hash kv_radix_key(const kv_radix_node *n);
+int32_t kv_radix_start(const kv_radix_node *n);    /* q */
+int32_t kv_radix_n_tokens(const kv_radix_node *n); /* e - q */
+kv_radix_node *kv_radix_parent(const kv_radix_node *n); /* NULL at a root; borrowed */
+
+/* Records of a node, under the tree's lock: copies go out and in. pos: 0 for block and window part, else the
+ * checkpoint's position in (q, e]. */
+typedef enum kv_radix_slot { KV_RADIX_BLOCK, KV_RADIX_WINDOW, KV_RADIX_CHECKPOINT } kv_radix_slot;
+bool kv_radix_get_record(kv_radix_record *out, kv_radix *r, const kv_radix_node *n, kv_radix_slot slot, int32_t pos);
+void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, int32_t pos, const kv_radix_record *rec);
+/* Positions of the node's checkpoints, ascending; returns how many, writes at most `room`. */
+int kv_radix_checkpoints(int32_t *pos, int room, kv_radix *r, const kv_radix_node *n);
+
+/* Use, for eviction by worth: each hit counts one and halves in a week. `now` in Unix seconds. */
+void kv_radix_touch(kv_radix *r, kv_radix_node *n, int64_t now);
+void kv_radix_use(double *hits, int64_t *last_used, kv_radix *r, const kv_radix_node *n, int64_t now);
+void kv_radix_set_use(kv_radix *r, kv_radix_node *n, double hits, int64_t last_used); /* start-up, from the index */
+/* Calls fn for every node that was there when it began, children before parents, without the tree's lock. */
+void kv_radix_walk(kv_radix *r, void (*fn)(void *ctx, kv_radix_node *n), void *ctx);
+
+size_t kv_radix_count(kv_radix *r); /* nodes, roots included */
+size_t kv_radix_bytes(kv_radix *r); /* memory of the tree itself */
+/* Walks everything and aborts on a broken invariant. tokens_of (may be NULL) is called under the shared lock. */
+void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx);
+void kv_radix_dump(kv_buf *out, kv_radix *r);
+
+#endif
