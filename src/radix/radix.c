@@ -25,9 +25,8 @@ typedef struct inner {
 } inner;
 
 typedef struct record {
-    struct record *next; /* ascending (slot, pos) */
+    struct record *next; /* ascending slot */
     kv_radix_record data;
-    int32_t pos;
     uint8_t slot;
 } record;
 
@@ -211,6 +210,24 @@ kv_radix_node *kv_radix_parent(const kv_radix_node *n) { return n->parent; }
 
 /* ── finding ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* The blind walk once more, keeping the leaves that end where the walk goes on. */
+static void walk_siblings(kv_radix_match *out, link_t l, const kv_token *tokens, size_t n) {
+    int room = 0;
+    while (is_inner(l)) {
+        inner *i = as_inner(l);
+        int side = bit_of(tokens, n, i->bit);
+        if (side && i->bit % BITS_PER_TOKEN == 0) {
+            if (out->n_ends == room) {
+                room = room ? room * 2 : 8;
+                out->ends = kv_realloc(out->ends, (size_t)room * sizeof(*out->ends));
+            }
+            out->ends[out->n_ends++] = referenced(as_node(i->child[0])); /* only one of them ends there */
+        }
+        l = i->child[side];
+    }
+    if (l) out->candidate = referenced(as_node(l));
+}
+
 void kv_radix_find(kv_radix_match *out, kv_radix *r, kv_radix_node *root, const kv_token *tokens, size_t n) {
     *out = (kv_radix_match){0};
     size_t block = (size_t)r->block, done = 0;
@@ -225,13 +242,14 @@ void kv_radix_find(kv_radix_match *out, kv_radix *r, kv_radix_node *root, const 
         done += block;
     }
     out->unsettled = at->unsettled != NULL;
-    kv_radix_node *best = done < n ? blind_walk(at->trie, tokens + done, n - done) : NULL;
-    if (best) out->candidate = referenced(best);
+    if (done < n) walk_siblings(out, at->trie, tokens + done, n - done);
     pthread_rwlock_unlock(&r->lock);
 }
 
 void kv_radix_match_free(kv_radix_match *m, kv_radix *r) {
     for (int i = 0; i < m->n_path; i++) kv_radix_unref(r, m->path[i]);
+    for (int i = 0; i < m->n_ends; i++) kv_radix_unref(r, m->ends[i]);
+    free(m->ends);
     if (m->candidate) kv_radix_unref(r, m->candidate);
     free(m->path);
     *m = (kv_radix_match){0};
@@ -457,42 +475,35 @@ bool kv_radix_remove(kv_radix *r, kv_radix_node *node) {
 
 /* ── records and use ───────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* The place of (slot, pos) in the node's list: where it is, or where it would go. */
-static record **record_at(kv_radix_node *n, kv_radix_slot slot, int32_t pos) {
+/* The place of a slot in the node's list: where it is, or where it would go. */
+static record **record_at(kv_radix_node *n, kv_radix_slot slot) {
     record **at = &n->records;
-    while (*at && ((*at)->slot < slot || ((*at)->slot == slot && (*at)->pos < pos))) at = &(*at)->next;
+    while (*at && (*at)->slot < slot) at = &(*at)->next;
     return at;
 }
 
-static bool is_at(const record *rec, kv_radix_slot slot, int32_t pos) {
-    return rec && rec->slot == slot && rec->pos == pos;
-}
-
-bool kv_radix_get_record(kv_radix_record *out, kv_radix *r, const kv_radix_node *n, kv_radix_slot slot, int32_t pos) {
+bool kv_radix_get_record(kv_radix_record *out, kv_radix *r, const kv_radix_node *n, kv_radix_slot slot) {
     pthread_rwlock_rdlock(&r->lock);
-    const record *rec = *record_at((kv_radix_node *)n, slot, pos);
-    bool found = is_at(rec, slot, pos);
+    const record *rec = *record_at((kv_radix_node *)n, slot);
+    bool found = rec && rec->slot == slot;
     if (found) *out = rec->data;
     pthread_rwlock_unlock(&r->lock);
     return found;
 }
 
-void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, int32_t pos, const kv_radix_record *rec) {
-    KV_CHECK(slot != KV_RADIX_CHECKPOINT || (pos > n->start && pos <= n->start + n->n_tokens));
+void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, const kv_radix_record *rec) {
     pthread_rwlock_wrlock(&r->lock);
-    record **at = record_at(n, slot, pos);
-    if (rec->bytes == 0) {
-        if (is_at(*at, slot, pos)) {
-            record *gone = *at;
-            *at = gone->next;
-            free(gone);
-            r->n_records--;
-        }
-    } else {
-        if (!is_at(*at, slot, pos)) {
+    record **at = record_at(n, slot);
+    bool found = *at && (*at)->slot == slot;
+    if (rec->bytes == 0 && found) {
+        record *gone = *at;
+        *at = gone->next;
+        free(gone);
+        r->n_records--;
+    } else if (rec->bytes) {
+        if (!found) {
             record *fresh = kv_alloc(sizeof *fresh);
             fresh->slot = (uint8_t)slot;
-            fresh->pos = pos;
             fresh->next = *at;
             *at = fresh;
             r->n_records++;
@@ -500,18 +511,6 @@ void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, int3
         (*at)->data = *rec;
     }
     pthread_rwlock_unlock(&r->lock);
-}
-
-int kv_radix_checkpoints(int32_t *pos, int room, kv_radix *r, const kv_radix_node *n) {
-    pthread_rwlock_rdlock(&r->lock);
-    int found = 0;
-    for (const record *rec = n->records; rec; rec = rec->next) {
-        if (rec->slot != KV_RADIX_CHECKPOINT) continue;
-        if (found < room) pos[found] = rec->pos;
-        found++;
-    }
-    pthread_rwlock_unlock(&r->lock);
-    return found;
 }
 
 static double decayed(const kv_radix_node *n, int64_t now) {
@@ -629,7 +628,7 @@ void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx) {
         for (record *rec = node->records; rec; rec = rec->next) {
             n_records++;
             KV_CHECK(rec->data.bytes > 0);
-            KV_CHECK(!rec->next || rec->slot < rec->next->slot || rec->pos < rec->next->pos);
+            KV_CHECK(!rec->next || rec->slot < rec->next->slot);
         }
     }
     KV_CHECK(n == r->n && n_records == r->n_records);
@@ -637,7 +636,7 @@ void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx) {
 }
 
 void kv_radix_dump(kv_buf *out, kv_radix *r) {
-    static const char *const slot_names[] = {"block", "window", "checkpoint"};
+    static const char *const slot_names[] = {"block", "window", "checkpoint", "whole"};
     pthread_rwlock_rdlock(&r->lock);
     size_t n;
     kv_radix_node **nodes = all_nodes(&n, r);
@@ -647,7 +646,7 @@ void kv_radix_dump(kv_buf *out, kv_radix *r) {
         kv_buf_addf(out, "%.12s [%d, %d) children %u refs %u", key, nodes[i]->start, nodes[i]->start + nodes[i]->n_tokens,
                     nodes[i]->n_children, atomic_load(&nodes[i]->refs));
         for (record *rec = nodes[i]->records; rec; rec = rec->next)
-            kv_buf_addf(out, " | %s@%d %llu B%s%s", slot_names[rec->slot], rec->pos, (unsigned long long)rec->data.bytes,
+            kv_buf_addf(out, " | %s %llu B%s%s", slot_names[rec->slot], (unsigned long long)rec->data.bytes,
                         rec->data.ram ? " ram" : "", rec->data.on_disk ? " disk" : "");
         kv_buf_adds(out, "\n");
     }

@@ -21,7 +21,9 @@
  *
  * A short block that is a prefix of a sibling parts from it at its own end ("end of tokens" is a branch of its own).
  *
- * Records hang on nodes: the block itself, its window part, and checkpoints at positions inside (q, e].
+ * Records hang on nodes: attention cells and window cells of the node's own tokens, and a checkpoint at its end. A
+ * position that has only a checkpoint (one token before a prompt's end, say) is a short node without cells: its cells
+ * are those of any sibling that shares its tokens. So what two prompts share they find, whoever computed it.
  *
  * Memory: ≤ 256 bytes a node with its table slot and inner node, measured by kv_radix_bytes.
  *
@@ -45,7 +47,7 @@
 typedef struct kv_radix kv_radix;
 typedef struct kv_radix_node kv_radix_node;
 
-/* Where a record is and what it is worth. One for the block, one for the window part, one a checkpoint. */
+/* Where a record is and what it is worth. */
 typedef struct kv_radix_record {
     uint64_t bytes;      /* payload; 0 = there is no such record */
     void *ram;           /* the RAM tier's entry, NULL = not in memory; owned by the tier */
@@ -60,6 +62,10 @@ typedef struct kv_radix_match {
     /* The child of the path's end (of the root, when the path is empty) that shares most of what comes after it, or
      * NULL. Its tokens are not compared yet: 0 … min(n_tokens, rest of the prompt) of them may be equal. Referenced. */
     kv_radix_node *candidate;
+    /* Children that end on the way to the candidate, shortest first: each is a prefix of the candidate, so of the
+     * prompt too when it is no longer than what the two share. Owned array, each referenced. */
+    kv_radix_node **ends;
+    int n_ends;
     bool unsettled; /* the children there are not yet put apart: kv_radix_settle, then find again for a candidate */
 } kv_radix_match;
 
@@ -86,7 +92,7 @@ kv_radix_node *kv_radix_add_known(kv_radix *r, kv_radix_node *parent, kv_hash ke
 kv_status kv_radix_settle(kv_radix_node **bad, kv_radix *r, kv_radix_node *parent, kv_radix_tokens_fn tokens_of,
                           void *ctx, kv_error *err);
 /* The siblings (`node` itself among them) that share their first `n` tokens with `node`, at most `room` of them, each
- * referenced: a checkpoint in the shared part may hang on any of them. */
+ * referenced: any of them may have the cells of the shared part. */
 int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node, int32_t n);
 /* Remove a leaf that only the caller references (its reference is consumed). False: it has children or other
  * references; nothing changed and the caller keeps its reference. */
@@ -100,13 +106,15 @@ int32_t kv_radix_start(const kv_radix_node *n);    /* q */
 int32_t kv_radix_n_tokens(const kv_radix_node *n); /* e - q */
 kv_radix_node *kv_radix_parent(const kv_radix_node *n); /* NULL at a root; borrowed */
 
-/* Records of a node, under the tree's lock: copies go out and in. pos: 0 for block and window part, else the
- * checkpoint's position in (q, e]. */
-typedef enum kv_radix_slot { KV_RADIX_BLOCK, KV_RADIX_WINDOW, KV_RADIX_CHECKPOINT } kv_radix_slot;
-bool kv_radix_get_record(kv_radix_record *out, kv_radix *r, const kv_radix_node *n, kv_radix_slot slot, int32_t pos);
-void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, int32_t pos, const kv_radix_record *rec);
-/* Positions of the node's checkpoints, ascending; returns how many, writes at most `room`. */
-int kv_radix_checkpoints(int32_t *pos, int room, kv_radix *r, const kv_radix_node *n);
+/* Records of a node, under the tree's lock: copies go out and in. Setting one with bytes 0 removes it. */
+typedef enum kv_radix_slot {
+    KV_RADIX_BLOCK,      /* attention cells of the node's tokens */
+    KV_RADIX_WINDOW,     /* window cells of the node's tokens */
+    KV_RADIX_CHECKPOINT, /* recurrent state at the node's end */
+    KV_RADIX_WHOLE,      /* everything up to the node's end, for memories without range copy */
+} kv_radix_slot;
+bool kv_radix_get_record(kv_radix_record *out, kv_radix *r, const kv_radix_node *n, kv_radix_slot slot);
+void kv_radix_set_record(kv_radix *r, kv_radix_node *n, kv_radix_slot slot, const kv_radix_record *rec);
 
 /* Use, for eviction by worth: each hit counts one and halves in a week. `now` in Unix seconds. */
 void kv_radix_touch(kv_radix *r, kv_radix_node *n, int64_t now);

@@ -124,6 +124,16 @@ static void check_find(model *m) {
         }
         assert_int_equal(n_peers, want);
         for (int i = 0; i < n_peers; i++) kv_radix_unref(m->r, peers[i]);
+        /* The ends are exactly the short siblings that are prefixes of the candidate and end before the prompt does,
+         * as far as prompt and candidate agree. */
+        int ends = 0, want_ends = 0;
+        for (int i = 0; i < match.n_ends; i++) ends += kv_radix_n_tokens(match.ends[i]) <= extra;
+        for (int i = 0; i < m->n; i++) {
+            int len = kv_radix_n_tokens(m->e[i].node);
+            if (kv_radix_parent(m->e[i].node) != kv_radix_parent(match.candidate) || m->e[i].node == match.candidate) continue;
+            want_ends += len <= extra && found + len < n && memcmp(m->e[i].path + found, prompt + found, (size_t)len * sizeof *prompt) == 0;
+        }
+        assert_int_equal(ends, want_ends);
         found += extra;
     }
     assert_int_equal(found, best);
@@ -216,21 +226,19 @@ static void records_hang_on_nodes(void **state) {
     add_path(&m, path, 10);
     kv_radix_node *first = find_path(&m, path, 8)->node;
     kv_radix_record rec = {.bytes = 100, .on_disk = true}, got;
-    kv_radix_set_record(m.r, first, KV_RADIX_CHECKPOINT, 8, &rec);
-    rec.bytes = 50;
-    kv_radix_set_record(m.r, first, KV_RADIX_CHECKPOINT, 3, &rec);
+    kv_radix_set_record(m.r, first, KV_RADIX_CHECKPOINT, &rec);
     rec.bytes = 7;
-    kv_radix_set_record(m.r, first, KV_RADIX_BLOCK, 0, &rec);
-    int32_t pos[4];
-    assert_int_equal(kv_radix_checkpoints(pos, 4, m.r, first), 2);
-    assert_int_equal(pos[0], 3);
-    assert_int_equal(pos[1], 8);
-    assert_true(kv_radix_get_record(&got, m.r, first, KV_RADIX_CHECKPOINT, 3));
-    assert_int_equal(got.bytes, 50);
-    assert_false(kv_radix_get_record(&got, m.r, first, KV_RADIX_WINDOW, 0));
+    kv_radix_set_record(m.r, first, KV_RADIX_BLOCK, &rec);
+    rec.bytes = 8;
+    kv_radix_set_record(m.r, first, KV_RADIX_BLOCK, &rec);
+    assert_true(kv_radix_get_record(&got, m.r, first, KV_RADIX_BLOCK));
+    assert_int_equal(got.bytes, 8);
+    assert_true(kv_radix_get_record(&got, m.r, first, KV_RADIX_CHECKPOINT));
+    assert_int_equal(got.bytes, 100);
+    assert_false(kv_radix_get_record(&got, m.r, first, KV_RADIX_WINDOW));
     rec.bytes = 0;
-    kv_radix_set_record(m.r, first, KV_RADIX_CHECKPOINT, 3, &rec);
-    assert_int_equal(kv_radix_checkpoints(pos, 4, m.r, first), 1);
+    kv_radix_set_record(m.r, first, KV_RADIX_CHECKPOINT, &rec);
+    assert_false(kv_radix_get_record(&got, m.r, first, KV_RADIX_CHECKPOINT));
     kv_radix_check(m.r, tokens_of, &m);
     kv_radix_touch(m.r, first, 1000);
     kv_radix_touch(m.r, first, 1000 + 7 * 24 * 3600);
@@ -273,7 +281,7 @@ static void memory_a_block_is_bounded(void **state) {
         if (i % 100 == 0) at = root;
         kv_token t = i;
         kv_radix_node *next = kv_radix_add_known(r, at, kv_hash_chain(kv_radix_key(at), &t, 1), 256);
-        kv_radix_set_record(r, next, KV_RADIX_BLOCK, 0, &(kv_radix_record){.bytes = 1 << 20, .on_disk = true});
+        kv_radix_set_record(r, next, KV_RADIX_BLOCK, &(kv_radix_record){.bytes = 1 << 20, .on_disk = true});
         at = next;
         kv_radix_unref(r, next);
     }
