@@ -292,7 +292,7 @@ const kv_opt kv_opt_table[] = {
     {"-h,--help,--usage", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_ARGV_ONLY, AT(help), .help = "print this and exit"},
     {"--version", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_ARGV_ONLY, AT(version), .help = "print versions and exit"},
     {"--test-fake", NULL, NULL, OPT_WORD, GROUP_PROCESS, OPT_HIDDEN, AT(fake),
-     .words = "full,window,hybrid,hybrid_window,recurrent,whole",
+     .words = "full,window,hybrid,hybrid_window,hybrid-window,recurrent,whole",
      .hint = "KIND", .help = "tests: a made-up engine of this memory kind; -m then gives only the vocabulary"},
     {"--test-sampler", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_HIDDEN, AT(test_sampler),
      .help = "tests: requests may name their answer"},
@@ -353,9 +353,9 @@ void kv_options_defaults(kv_options *o) {
         .cors_origins = kv_strdup("localhost"),
         .sse_ping_interval = 15,
         .stop_timeout = 8,
-        .max_body_mib = 8, /* a million tokens of JSON text */
-        .max_headers_kib = 32,
-        .max_connections = 256, /* a thread each while it is open */
+        .max_body_mib = 64, /* several million tokens of JSON text */
+        .max_headers_kib = 64,
+        .max_connections = 512, /* a thread each while it is open */
         .idle_timeout = 300,
         .slots_endpoint = true,
         .metrics_endpoint = true,

@@ -62,7 +62,9 @@ kv_status kv_plan_make(kv_plan *out, const kv_shape *shape, uint64_t bytes_memor
 /* The plan as lines for people (`kvasir serve --check`). */
 void kv_plan_print(kv_buf *out, const kv_plan *plan, const kv_shape *shape);
 
-/* Measure the shape of a loaded model by making two small contexts with these parameters (n_ctx is not looked at). */
-kv_status kv_shape_probe(kv_shape *out, kv_model *model, const kv_engine_params *params, kv_error *err);
+/* Measure the shape of a loaded model by making two small contexts with these parameters (n_ctx is not looked at).
+ * *memory (may be NULL) gets the kind of memory that was seen. */
+kv_status kv_shape_probe(kv_shape *out, kv_memory_kind *memory, kv_model *model, const kv_engine_params *params,
+                         kv_error *err);
 
 #endif

@@ -27,13 +27,15 @@ static kv_status measure(kv_engine_info *out, kv_model *model, const kv_engine_p
     return st;
 }
 
-kv_status kv_shape_probe(kv_shape *out, kv_model *model, const kv_engine_params *params, kv_error *err) {
+kv_status kv_shape_probe(kv_shape *out, kv_memory_kind *memory, kv_model *model, const kv_engine_params *params,
+                         kv_error *err) {
     const kv_model_info *m = kv_model_get_info(model);
     kv_engine_info small, large;
     *out = (kv_shape){0};
     kv_status st = measure(&small, model, params, PROBE_SMALL, err);
     if (st == KV_OK) st = measure(&large, model, params, PROBE_LARGE, err);
     if (st != KV_OK) return st;
+    if (memory) *memory = large.memory;
     out->bytes_per_cell = large.bytes_per_cell;
     out->bytes_per_window_cell = large.bytes_per_window_cell;
     out->bytes_recurrent = large.bytes_recurrent;

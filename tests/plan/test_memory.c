@@ -402,6 +402,7 @@ static void test_huge_numbers(void **state) {
 
 static void test_probe(void **state) {
     (void)state;
+    kv_memory_kind kind;
     stub_model m;
     kv_shape s;
     kv_engine_params params = {.n_slots = 4, .n_batch = 260, .flash_attn = KV_FA_OFF};
@@ -409,7 +410,7 @@ static void test_probe(void **state) {
     m.cell = 22528, m.window_cell = 100, m.state = 7, m.compute = 1000000, m.compute_cell = 20000;
     m.memory = KV_MEMORY_WINDOW, m.n_window = 512;
     m.base.info.n_ctx_longrope = 4096;
-    assert_int_equal(kv_shape_probe(&s, &m.base, &params, NULL), KV_OK);
+    assert_int_equal(kv_shape_probe(&s, NULL, &m.base, &params, NULL), KV_OK);
     assert_int_equal(s.bytes_per_cell, 22528);
     assert_int_equal(s.bytes_per_window_cell, 100);
     assert_int_equal(s.bytes_recurrent, 7);
@@ -423,12 +424,13 @@ static void test_probe(void **state) {
 
     /* where the small contexts do not show the growth, the bound counts; never less than what was seen */
     m.compute_cell = 0;
-    assert_int_equal(kv_shape_probe(&s, &m.base, &params, NULL), KV_OK);
+    assert_int_equal(kv_shape_probe(&s, &kind, &m.base, &params, NULL), KV_OK);
     assert_int_equal(s.bytes_compute_per_cell, 260 * 38);
     assert_true(s.bytes_compute + 512 * s.bytes_compute_per_cell >= 1000000);
+    assert_int_equal(kind, KV_MEMORY_WINDOW);
     m.refuse[0] = true;
     kv_error err = {0};
-    assert_int_equal(kv_shape_probe(&s, &m.base, &params, &err), KV_ENGINE);
+    assert_int_equal(kv_shape_probe(&s, &kind, &m.base, &params, &err), KV_ENGINE);
     assert_int_equal(m.n_alive, 0);
 }
 

@@ -1,0 +1,40 @@
+/* cli/load.h: from options to an engine that can serve: model, choices, plan, context.
+ *
+ * Thread rule: one thread, the one that will use the engine.
+ */
+#ifndef KV_CLI_LOAD_H
+#define KV_CLI_LOAD_H
+
+#include "options/options.h"
+#include "plan/memory.h"
+#include "plan/tune.h"
+#include "sched/sched.h"
+
+typedef struct kv_loaded {
+    kv_model *model;   /* owned */
+    kv_engine *engine; /* owned; NULL after kv_load_plan alone */
+    kv_engine_params params;
+    kv_tuning tuning;
+    kv_shape shape;
+    kv_plan plan;
+    int32_t block; /* B */
+    kv_memory_kind memory;
+    kv_buf placement; /* options that decide where layers run, as one text */
+    char *grammar;    /* owned; the default grammar of all requests, NULL = none */
+    kv_grammar_type grammar_type;
+    uint64_t bytes_available; /* before anything was loaded */
+} kv_loaded;
+
+/* Model, tuning, shape and plan. progress may be NULL; it gets 0 … 1, and false from it ends the load (KV_CANCELLED). */
+kv_status kv_load_plan(kv_loaded *out, const kv_options *opt, bool (*progress)(void *ctx, float done), void *ctx,
+                       kv_error *err);
+/* The engine of that plan, warmed up. Where the context was chosen automatically and the device has not so much
+ * memory, a smaller one is taken. */
+kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err);
+void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_options *opt);
+/* Sampling of a request that says nothing; points into opt and l. */
+void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt);
+/* engine, then model; a zeroed one is fine. */
+void kv_loaded_free(kv_loaded *l);
+
+#endif

@@ -1,0 +1,215 @@
+/* The main thread's part of a server's life. See cli.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/app.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/cli.h"
+#include "cli/engine_thread.h"
+#include "cli/load.h"
+#include "cli/signals.h"
+
+/* Shares of --stop-timeout (8 s): running requests get 3 s of it; after that their error events get half a second to
+ * be sent; the rest is for a batch that is just being computed, and for joining threads. */
+#define GRACE_MOST_S   3.0
+#define GRACE_SHARE    0.6
+#define FAREWELL_SHARE 0.0625
+#define POLL_MS        10
+
+typedef struct server {
+    const kv_options *opt;
+    kv_app app;
+    kv_wake wake;
+    kv_http *http;
+    kv_engine_thread *engine;
+    kv_str_list names;
+} server;
+
+/* ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void add_name(kv_str_list *l, const char *s, size_t n) {
+    while (n > 0 && *s == ' ') s++, n--;
+    while (n > 0 && s[n - 1] == ' ') n--;
+    if (n > 0 && l->n < KV_OPTIONS_MAX_LIST) l->item[l->n++] = kv_strndup(s, n);
+}
+
+/* Aliases, the file's name, and that without ".gguf"; responses carry the first. */
+static void fill_names(server *s) {
+    const kv_options *opt = s->opt;
+    for (const char *p = opt->alias; p && *p;) {
+        size_t n = strcspn(p, ",");
+        add_name(&s->names, p, n);
+        p += n + (p[n] == ',');
+    }
+    const char *file = opt->model ? opt->model : "fake.gguf", *slash = strrchr(file, '/');
+    if (slash && slash[1]) file = slash + 1;
+    size_t n = strlen(file);
+    add_name(&s->names, file, n);
+    if (n > 5 && strcmp(file + n - 5, ".gguf") == 0) add_name(&s->names, file, n - 5);
+    snprintf(s->app.model_name, sizeof s->app.model_name, "%s", s->names.n ? s->names.item[0] : "model");
+    s->app.aliases = s->names.item;
+    s->app.n_aliases = s->names.n;
+}
+
+/* ── start ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static kv_status start_http(server *s, kv_error *err) {
+    const kv_options *o = s->opt;
+    return kv_http_start(&s->http,
+                         &(kv_http_config){
+                             .host = o->host,
+                             .port = (int)o->port,
+                             .max_body = (size_t)o->max_body_mib << 20,
+                             .max_headers = (size_t)o->max_headers_kib << 10,
+                             .max_connections = (int)o->max_connections,
+                             .idle_timeout_s = (int)o->idle_timeout,
+                             .api_key_file = o->api_key_file,
+                             .api_keys = (const char *const *)o->api_key.item,
+                             .n_api_keys = o->api_key.n,
+                             .cors_origins = o->cors_origins ? o->cors_origins : "",
+                             .allowed_hosts = (const char *const *)o->allowed_host.item,
+                             .n_allowed_hosts = o->allowed_host.n,
+                             .prefix = o->api_prefix ? o->api_prefix : "",
+                             .routes = kv_api_routes(),
+                             .app = &s->app,
+                         },
+                         err);
+}
+
+static void tell_address(const server *s) {
+    const kv_options *o = s->opt;
+    char line[400];
+    bool v6 = strchr(o->host, ':') && o->host[0] != '[';
+    snprintf(line, sizeof line, "listening on http://%s%.255s%s:%d%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
+             kv_http_port(s->http), o->api_prefix ? o->api_prefix : "");
+    KV_INFO("%s", line);
+    if (o->log_file || o->log_jsonl ||
+        !kv_log_enabled(KV_LOG_INFO)) { /* where the log does not show it, all the same */
+        printf("%s\n", line);
+        fflush(stdout);
+    }
+    bool keys = o->api_key.n > 0 || o->api_key_file;
+    if (keys) return;
+    if (kv_options_host_is_loopback(o->host))
+        KV_INFO("no API key is set: every program on this machine can use the server");
+    else KV_WARN("--no-auth: everyone who reaches %s can use the server", o->host);
+}
+
+/* ── running ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void reload(server *s) {
+    kv_error err = {0};
+    kv_log_reopen();
+    if (kv_http_reload_keys(s->http, &err) != KV_OK) KV_ERROR("SIGHUP: the keys stay as they were: %s", err.message);
+    else KV_INFO("SIGHUP: log file and keys are read anew");
+}
+
+/* Until a signal asks for a stop or the engine's thread is over. */
+static void wait_for_end(server *s) {
+    while (!kv_signals_asked_to_stop() && !kv_engine_thread_over(s->engine)) {
+        kv_wake_wait(&s->wake, -1, -1);
+        if (kv_signals_take_hup()) reload(s);
+    }
+}
+
+/* Until no request is in flight, at most `seconds`. */
+static void wait_for_requests(server *s, double seconds) {
+    int64_t until = kv_now_us(kv_clock_real()) + (int64_t)(seconds * 1e6);
+    while (kv_http_in_flight(s->http) > 0 && kv_now_us(kv_clock_real()) < until) kv_wake_wait(&s->wake, -1, POLL_MS);
+}
+
+/* From the first signal, or the engine thread's end, to the last thread. The watchdog bounds it. */
+static void stop(server *s) {
+    double timeout = s->opt->stop_timeout, grace = timeout * GRACE_SHARE;
+    kv_watchdog_arm(timeout);
+    int before = atomic_exchange(&s->app.state, KV_APP_DRAINING);
+    if (before == KV_APP_READY) kv_sched_drain(s->app.sched);
+    kv_engine_thread_cancel(s->engine);
+    kv_http_quiesce(s->http);
+    if (before == KV_APP_READY) {
+        int running = kv_http_in_flight(s->http);
+        KV_INFO("stopping: no new requests; %d running get up to %.1f s", running,
+                grace < GRACE_MOST_S ? grace : GRACE_MOST_S);
+        wait_for_requests(s, grace < GRACE_MOST_S ? grace : GRACE_MOST_S);
+        if (kv_http_in_flight(s->http) > 0) KV_WARN("stopping: %d requests are cut off", kv_http_in_flight(s->http));
+        kv_sched_stop(s->app.sched);
+        wait_for_requests(s, timeout * FAREWELL_SHARE);
+    }
+    kv_http_stop(s->http);
+    kv_engine_thread_join(s->engine);
+}
+
+/* "--ctx-size: …": the option at fault in front, unless the message names it. */
+static void log_failure(const kv_error *err) {
+    bool named = !err->field[0] || strstr(err->message, err->field);
+    KV_ERROR("the model cannot be served: %s%s%s", named ? "" : err->field, named ? "" : ": ", err->message);
+}
+
+/* KV_EXIT_FAILURE when the thread ended by itself. */
+static int judge(server *s) {
+    kv_error err = {0};
+    if (kv_signals_asked_to_stop()) return KV_EXIT_OK;
+    if (kv_engine_thread_result(s->engine, &err) != KV_OK) log_failure(&err);
+    else KV_ERROR("the engine's thread ended unasked");
+    return KV_EXIT_FAILURE;
+}
+
+int kv_serve(const kv_options *opt) {
+    server s = {.opt = opt, .app = {.opt = opt, .started_at = kv_wall_seconds(), .sampling_defaults = opt->sampling}};
+    kv_error err = {0};
+    sigset_t before;
+    int exit_status = KV_EXIT_FAILURE;
+    kv_status st = kv_wake_init(&s.wake, &err);
+    if (st == KV_OK) st = kv_signals_start(&s.wake, &err);
+    fill_names(&s);
+    if (st == KV_OK) st = start_http(&s, &err);
+    if (st != KV_OK) goto done;
+    tell_address(&s);
+    kv_signals_block(&before); /* also for the threads that the engine starts */
+    st = kv_engine_thread_start(&s.engine, opt, &s.app, &s.wake, &err);
+    kv_signals_unblock(&before);
+    if (st != KV_OK) {
+        kv_http_stop(s.http);
+        goto done;
+    }
+    wait_for_end(&s);
+    exit_status = judge(&s);
+    stop(&s);
+    if (exit_status == KV_EXIT_OK) KV_INFO("stopped");
+done:
+    if (st != KV_OK) KV_ERROR("%s", err.message);
+    kv_signals_stop();
+    kv_wake_free(&s.wake);
+    for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
+    return exit_status;
+}
+
+/* ── --check ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+int kv_serve_check(const kv_options *opt) {
+    kv_loaded l = {0};
+    kv_error err = {0};
+    kv_buf out = {0};
+    kv_status st = kv_load_plan(&l, opt, NULL, NULL, &err);
+    if (st == KV_OK) st = kv_load_engine(&l, opt, &err);
+    if (st == KV_OK) {
+        const kv_model_info *m = kv_model_get_info(l.model);
+        const kv_engine_info *e = kv_engine_get_info(l.engine);
+        kv_buf_addf(&out, "model       %s: %s, architecture %s, memory %s\n", m->name, m->desc, m->arch,
+                    kv_memory_kind_name(e->memory));
+        kv_plan_print(&out, &l.plan, &l.shape);
+        kv_buf_addf(&out, "chunk       %d tokens, %d at least while others decode, in blocks of %d\n", l.tuning.chunk,
+                    l.tuning.min_chunk, l.block);
+        kv_buf_addf(&out, "choice      %s%s\n", l.tuning.reason, l.tuning.remembered ? " (remembered)" : "");
+        kv_buf_addf(&out, "threads     %d, %d for prefill\n", e->n_threads, e->n_threads_batch);
+        kv_buf_addf(&out, "engine      %s on %s\n", e->version ? e->version : "?", e->backends ? e->backends : "?");
+        fputs(kv_buf_str(&out), stdout);
+    } else {
+        log_failure(&err);
+    }
+    kv_buf_free(&out);
+    kv_loaded_free(&l);
+    return st == KV_OK ? KV_EXIT_OK : KV_EXIT_FAILURE;
+}
