@@ -402,6 +402,8 @@ kv_status kv_engine_fork(kv_engine *e, kv_seq src, kv_seq dst, kv_pos P, kv_erro
 /* Cut a sequence to [0, P) in place. False and unchanged when this memory cannot: with recurrent layers unless it
  * already ends at P, with a window unless pos_min ≤ max(0, P - W + 1). */
 bool kv_engine_trim(kv_engine *e, kv_seq s, kv_pos P);
+/* True when the sequence holds [0, P), as far as positions can tell: to be asked after every restore and fork. */
+bool kv_engine_holds(kv_engine *e, kv_seq s, kv_pos P);
 
 /* ── fake engine ───────────────────────────────────────────────────────────────────────────────────────────────── */
 

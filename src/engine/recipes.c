@@ -65,8 +65,7 @@ static kv_pos window_start(const kv_engine_info *info, kv_pos P) {
     return P - info->n_window + 1 > 0 ? P - info->n_window + 1 : 0;
 }
 
-/* True when seq holds [0, P) as far as the engine can tell (LIBLLAMA: after every restore and fork). */
-static bool ends_at(kv_engine *e, kv_seq seq, kv_pos P) {
+bool kv_engine_holds(kv_engine *e, kv_seq seq, kv_pos P) {
     const kv_engine_info *info = kv_engine_get_info(e);
     if (kv_engine_pos_max(e, seq) != P - 1) return false;
     if (P == 0 || !kv_memory_has_window(info->memory)) return true;
@@ -100,7 +99,7 @@ kv_status kv_engine_fork(kv_engine *e, kv_seq src, kv_seq dst, kv_pos P, kv_erro
             goto done;
         }
     }
-    if (!ends_at(e, dst, P))
+    if (!kv_engine_holds(e, dst, P))
         status = kv_fail(err, KV_ENGINE, "a fork at %d came out as positions %d to %d", P, kv_engine_pos_min(e, dst),
                          kv_engine_pos_max(e, dst));
 done:
