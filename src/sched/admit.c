@@ -270,6 +270,8 @@ static bool admit_one(kv_sched *s) {
 
 bool kv_sched_admit(kv_sched *s) {
     bool did = false;
+    /* Who was sent back for lack of cells would come again at once, and what is left would never run alone. */
+    if (s->short_of_cells && kv_sched_n_running(s)) return false;
     do {
         if (share_prompts(s)) did = true;
         if (!admit_one(s)) return did;

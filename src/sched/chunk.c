@@ -13,25 +13,36 @@ static int32_t to_last_edge(int32_t pos, int32_t block, int32_t most) {
     return power;
 }
 
-/* The largest power of two up to `most` that is predicted to stay within the budget. Every size is asked, not only
- * the next one: with some kernels a larger batch is the faster one. */
-static int32_t largest_in_budget(const kv_chunk_input *in, int32_t most) {
-    int32_t best = in->min_chunk;
-    for (int64_t n = (int64_t)in->min_chunk * 2; n <= most; n *= 2) {
-        int64_t us = in->predict_us ? in->predict_us(in->predict_ctx, (int32_t)n) : -1;
-        if (us >= 0 && us <= in->budget_us) best = (int32_t)n;
-    }
+static bool fits(const kv_chunk_input *in, int32_t n, int64_t limit_us) {
+    int64_t us = in->predict_us ? in->predict_us(in->predict_ctx, n) : -1;
+    return us >= 0 && us <= limit_us;
+}
+
+/* The largest power of two from `least` to `most` that is predicted to stay within the limit, else `least`. Every
+ * size is asked, not only the next one: with some kernels a larger batch is the faster one. */
+static int32_t largest_that_fits(const kv_chunk_input *in, int32_t least, int32_t most, int64_t limit_us) {
+    int32_t best = least;
+    for (int64_t n = (int64_t)least * 2; n <= most; n *= 2)
+        if (fits(in, (int32_t)n, limit_us)) best = (int32_t)n;
     return best;
+}
+
+/* Less than the smallest chunk. */
+static int32_t of_rest(const kv_chunk_input *in, int32_t rest) {
+    int64_t limit_us = in->smallest_us > in->budget_us ? in->smallest_us : in->budget_us;
+    return fits(in, rest, limit_us) ? rest : largest_that_fits(in, 1, rest, limit_us);
 }
 
 int32_t kv_chunk_next(const kv_chunk_input *in) {
     int32_t left = in->n_tokens - 1 - in->pos;
     if (left <= 0 || in->room <= 0) return 0;
     if (!in->streaming) return min32(left, to_last_edge(in->pos, in->block, min32(in->chunk, in->room)));
-    /* Blocks below the smallest chunk: as many whole ones as make it up. */
-    if (in->block < in->min_chunk)
-        return min32(left, to_last_edge(in->pos, in->block, min32(in->min_chunk, in->room)));
-    int32_t most = min32(min32(left, in->room), in->block - in->pos % in->block);
-    /* Less than the smallest chunk closes the block or the prompt: cheaper than what is allowed anyway. */
-    return most <= in->min_chunk ? most : largest_in_budget(in, most);
+    int32_t most = min32(left, in->room);
+    if (in->block < in->min_chunk) { /* as many whole blocks as make up the smallest chunk */
+        most = min32(left, to_last_edge(in->pos, in->block, min32(in->min_chunk, in->room)));
+        return most < in->min_chunk ? of_rest(in, most) : most;
+    }
+    most = min32(most, in->block - in->pos % in->block);
+    if (most < in->min_chunk) return of_rest(in, most);
+    return largest_that_fits(in, in->min_chunk, most, in->budget_us);
 }

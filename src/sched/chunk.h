@@ -6,6 +6,10 @@
  *                                                └ the last prompt token is never part of a chunk: it is decoded
  *                                                  alone, so that the same prompt again costs one token
  *
+ * What is left before an edge or the end can be less than min_chunk. It is taken whole when that is predicted to take
+ * no longer than what is allowed anyway; but there are kernels that are many times slower below a certain size (CPU
+ * flash attention below 64 rows), and then it is cut further.
+ *
  * Chunks end on absolute multiples of the block B wherever they can, so that blocks come out whole and the same
  * prompt is cut the same way.
  *
@@ -26,9 +30,11 @@ typedef struct kv_chunk_input {
     int32_t room;      /* most rows that the call can take for it */
     bool streaming;    /* somebody decodes */
     int64_t budget_us; /* longest time that the chunk may take while somebody decodes */
-    /* Predicted time of a chunk of n tokens, -1 = unknown: then nothing above min_chunk is tried. */
+    /* Predicted time of a chunk of n tokens, -1 = unknown: then nothing above min_chunk is tried, and of a rest below
+     * it one token. */
     int64_t (*predict_us)(const void *ctx, int32_t n);
     const void *predict_ctx;
+    int64_t smallest_us; /* measured time of a chunk of min_chunk tokens, which is allowed anyway; -1 = unknown */
 } kv_chunk_input;
 
 /* 0 when only the last token is left (or room is 0). */

@@ -57,3 +57,7 @@ int64_t kv_cost_predict_us(const kv_cost *c, int32_t n, int32_t depth) {
     }
     return -1;
 }
+
+int64_t kv_cost_seen_us(const kv_cost *c, int32_t n, int32_t depth) {
+    return c->by_size[class_of(n)].n ? kv_cost_predict_us(c, n, depth) : -1;
+}

@@ -26,12 +26,14 @@ typedef struct kv_cost_entry {
 } kv_cost_entry;
 
 typedef struct kv_cost {
-    int32_t least; /* batches with fewer tokens are not learned from */
+    int32_t least; /* batches with fewer tokens are not learned from: 2 where one token takes another kernel */
     kv_cost_entry by_size[KV_COST_CLASSES];
 } kv_cost;
 
 void kv_cost_init(kv_cost *c, int32_t least);
 void kv_cost_observe(kv_cost *c, int32_t n, int32_t depth, int64_t us);
 int64_t kv_cost_predict_us(const kv_cost *c, int32_t n, int32_t depth); /* -1 = unknown */
+/* The same, but -1 unless batches of this size class were seen: a figure, not an upper bound from smaller ones. */
+int64_t kv_cost_seen_us(const kv_cost *c, int32_t n, int32_t depth);
 
 #endif

@@ -61,7 +61,7 @@ static void requeue(kv_sched *s, int number) {
     kv_sched_wait(s, g);
 }
 
-static int n_running(const kv_sched *s) {
+int kv_sched_n_running(const kv_sched *s) {
     int n = 0;
     for (int i = 0; i < s->n_slots; i++) n += s->slots[i].gen != NULL;
     return n;
@@ -86,7 +86,7 @@ static int preempt_youngest(kv_sched *s) {
 bool kv_sched_make_room(kv_sched *s, int32_t need) {
     while (kv_cells_left(&s->cells) < need) {
         if (kv_sched_evict(s, need - kv_cells_left(&s->cells))) continue;
-        KV_CHECK(n_running(s) > 1); /* invariant 4 */
+        KV_CHECK(kv_sched_n_running(s) > 1); /* invariant 4 */
         preempt_youngest(s);
         return false;
     }
@@ -95,10 +95,11 @@ bool kv_sched_make_room(kv_sched *s, int32_t need) {
 
 void kv_sched_no_cells(kv_sched *s, const kv_error *err) {
     s->stats.n_no_cells++;
+    s->short_of_cells = true;
     int idle = least_recent_idle(s);
     if (idle >= 0) {
         kv_sched_empty_slot(s, idle);
-    } else if (n_running(s) > 1) {
+    } else if (kv_sched_n_running(s) > 1) {
         kv_sched_empty_slot(s, preempt_youngest(s));
     } else {
         kv_sched_count_failure(s, s->slots[youngest(s)].gen, err);

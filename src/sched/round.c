@@ -59,6 +59,8 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
         .budget_us = budget_us,
         .predict_us = predict_chunk,
         .predict_ctx = &f,
+        .smallest_us = kv_cost_seen_us(&s->cost, s->cfg.min_chunk + f.n_others,
+                                       depth_with(s, s->cfg.min_chunk + f.n_others)),
     };
     return kv_chunk_next(&in);
 }
@@ -202,6 +204,7 @@ static bool run_call(kv_sched *s, const kv_round *r) {
         failed(s, status, &err);
         return false;
     }
+    s->short_of_cells = false;
     count_call(s, r, kv_now_us(s->clock) - start_us);
     if (r->n_chunk) consumed(s, r->chunk_slot, r->n_chunk);
     for (int i = 0; i < r->n_decode; i++) {

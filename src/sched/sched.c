@@ -59,7 +59,7 @@ kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock,
     kv_cells_init(&s->cells, s->n_slots, kind == KV_MEMORY_RECURRENT ? INT32_MAX : info->n_ctx,
                   kind != KV_MEMORY_WHOLE);
     if (kv_memory_has_window(kind)) kv_cells_set_window(&s->cells, info->n_window, info->n_window_cells);
-    kv_cost_init(&s->cost, s->cfg.min_chunk);
+    kv_cost_init(&s->cost, 2);
     kv_cost_init(&s->decode_cost, 1);
     s->chunked = -1;
     s->round_us = kv_now_us(clock);
@@ -388,8 +388,7 @@ static kv_slot_view view_of(const kv_sched *s, int number) {
 
 static void publish(kv_sched *s) {
     bool counts = s->cells.total != INT32_MAX;
-    s->stats.n_processing = 0;
-    for (int i = 0; i < s->n_slots; i++) s->stats.n_processing += s->slots[i].gen != NULL;
+    s->stats.n_processing = kv_sched_n_running(s);
     s->stats.n_waiting = s->n_waiting;
     s->stats.cells_used = counts ? s->cells.used : 0;
     s->stats.cells_total = counts ? s->cells.total : 0;
@@ -403,10 +402,8 @@ static void publish(kv_sched *s) {
 }
 
 bool kv_sched_step(kv_sched *s) {
-    bool stopping, was_idle = s->n_waiting == 0;
-    for (int i = 0; i < s->n_slots; i++)
-        if (s->slots[i].gen) was_idle = false;
-    if (was_idle) s->round_us = kv_now_us(s->clock); /* nobody waited in the meantime */
+    bool stopping;
+    if (!s->n_waiting && !kv_sched_n_running(s)) s->round_us = kv_now_us(s->clock); /* nobody waited in the meantime */
     bool did = take_orders(s, &stopping);
     if (stopping) {
         if (end_everything(s)) did = true;

@@ -67,6 +67,7 @@ struct kv_sched {
     kv_cost cost, decode_cost; /* with two calls the tokens have their own */
     uint64_t ticks;            /* counter behind used_at and version */
     int64_t round_us;          /* when the last round's time was accounted */
+    bool short_of_cells;       /* the engine had no room where we counted some; until a call succeeds */
     int chunked;               /* slot that got this round's chunk, -1 */
     int *decoding;
     bool *mask, *in_call;      /* scratch: one a slot */
@@ -106,6 +107,7 @@ bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
 void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
 
 /* room.c */
+int kv_sched_n_running(const kv_sched *s);
 void kv_sched_touch(kv_sched *s, int slot); /* the content of held changed */
 void kv_sched_empty_slot(kv_sched *s, int slot);
 void kv_sched_release_slot(kv_sched *s, int slot, bool keep); /* its generation leaves; keep what it holds? */

@@ -17,6 +17,8 @@ static void table(void **state) {
     assert_int_equal(kv_cost_predict_us(&c, 64, 2 * KV_COST_LEAST_DEPTH), 12800);
     assert_int_equal(kv_cost_predict_us(&c, 65, 0), 6500);
     assert_int_equal(kv_cost_predict_us(&c, 128, 0), 12800);
+    assert_int_equal(kv_cost_seen_us(&c, 128, 0), -1);
+    assert_int_equal(kv_cost_seen_us(&c, 100, 0), 10000);
     kv_cost_observe(&c, 128, 0, 8000);
     assert_int_equal(kv_cost_predict_us(&c, 128, 0), 8000);
     assert_int_equal(kv_cost_predict_us(&c, 64, 0), 6400);

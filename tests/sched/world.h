@@ -163,6 +163,8 @@ static inline void request_make(request *r, world *w, kv_sampler *sampler) {
         kv_sampling_defaults(&sampling);
         sampling.temperature = r->temperature;
         sampling.seed = r->seed;
+        sampling.top_p = 1.0f; /* the fake's logits are steep: leave the draw something to choose from */
+        sampling.min_p = 0;
         if (kv_sampler_new(&sampler, w->model, &sampling, NULL, &err) != KV_OK) fail_msg("%s", err.message);
     }
     r->params.prompt = r->prompt.data;
