@@ -329,10 +329,13 @@ static kv_status probe_blobs(llama_engine *e, probe_sizes *s, kv_error *err) {
     return KV_OK;
 }
 
-static kv_memory_kind kind_of(const probe_sizes *s, const char *arch) {
-    if (is_whole_only(arch)) return KV_MEMORY_WHOLE;
+/* A blob with cells also has a header a layer (types and row sizes, 24 or 28 bytes), an empty one has not. */
+#define LAYER_HEADER_MAX 64
+
+static kv_memory_kind kind_of(const probe_sizes *s, const kv_model_info *mi) {
+    if (is_whole_only(mi->arch)) return KV_MEMORY_WHOLE;
     int64_t full_grows = s->full[2] - s->full[1], part_grows = s->part[2] - s->part[1];
-    bool has_fixed = s->part[1] - part_grows > s->part[0]; /* more than an empty blob at no token */
+    bool has_fixed = s->part[1] - part_grows - s->part[0] > (int64_t)LAYER_HEADER_MAX * (mi->n_layer + 1);
     bool same = s->full[2] == s->part[2];                  /* the flag is ignored: one kind of layer only */
     if (same) return full_grows > 0 ? KV_MEMORY_FULL : KV_MEMORY_RECURRENT;
     if (part_grows > 0) return has_fixed ? KV_MEMORY_HYBRID_WINDOW : KV_MEMORY_WINDOW;
@@ -377,14 +380,30 @@ static void count_bytes(kv_engine_info *info, const probe_sizes *s) {
     }
 }
 
-static kv_status probe_memory(llama_engine *e, kv_error *err) {
+/* What KV_FA_AUTO came to: V lies transposed in the cache exactly when flash attention is off, and the first cache of a
+ * blob says so. Layout: 8 bytes of header, streams, cells (u32 each), a note a cell, transposed, layers (u32 each). */
+static bool saw_flash_attn(llama_engine *e, const probe_sizes *s) {
+    const kv_engine_info *info = &e->base.info;
+    int64_t grows = s->full[2] - s->full[1];
+    if (kv_memory_has_window(info->memory)) grows -= s->part[2] - s->part[1];
+    int64_t note = grows - (int64_t)info->bytes_per_cell;
+    size_t at = 16 + 2 * (size_t)note;
+    uint32_t value[2] = {0, 0}; /* not to be found: as libllama decides where the backend can do it */
+    if (note != 12 && note != 24) return true;
+    char *blob = kv_alloc((size_t)s->full[2]);
+    if (kv_border_state_get(e->ctx, blob, (size_t)s->full[2], 0, 0) == (size_t)s->full[2] && at + sizeof value <= (size_t)s->full[2])
+        memcpy(value, blob + at, sizeof value);
+    free(blob);
+    return value[0] == 0;
+}
+
+static kv_status probe_memory(llama_engine *e, kv_flash_attn flash_attn, kv_error *err) {
     kv_engine_info *info = &e->base.info;
     const kv_model_info *mi = &e->base.model->info;
     probe_sizes sizes;
     kv_status status = probe_blobs(e, &sizes, err);
     if (status != KV_OK) return status;
-    llama_memory_clear(e->memory, false);
-    info->memory = kind_of(&sizes, mi->arch);
+    info->memory = kind_of(&sizes, mi);
     if (kv_memory_has_window(info->memory)) {
         info->n_window = mi->n_window;
         info->window_is_chunked = mi->window_is_chunked;
@@ -393,6 +412,8 @@ static kv_status probe_memory(llama_engine *e, kv_error *err) {
     status = kv_border_memory_bytes(&info->bytes_state_total, &info->bytes_compute, e->ctx, err);
     if (status != KV_OK) return status;
     count_bytes(info, &sizes);
+    info->flash_attn = flash_attn == KV_FA_AUTO ? saw_flash_attn(e, &sizes) : flash_attn == KV_FA_ON;
+    llama_memory_clear(e->memory, false);
     return KV_OK;
 }
 
@@ -423,15 +444,14 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
         if (status != KV_OK) goto done;
     }
     info->n_ctx = (int32_t)llama_n_ctx(e->ctx);
+    if ((int32_t)llama_n_ubatch(e->ctx) < info->n_batch) info->n_batch = (int32_t)llama_n_ubatch(e->ctx); /* a tiny context */
     info->n_threads = llama_n_threads(e->ctx);
     info->n_threads_batch = llama_n_threads_batch(e->ctx);
-    info->flash_attn = p->flash_attn == KV_FA_ON;
     info->type_k = ggml_type_name(cp.type_k);
     info->type_v = ggml_type_name(cp.type_v);
     info->version = KVASIR_ENGINE_RELEASE;
     info->backends = kv_llama_lib_backends();
-    KV_CHECK(llama_n_ubatch(e->ctx) == llama_n_batch(e->ctx) && (int32_t)llama_n_batch(e->ctx) >= p->n_batch);
-    status = probe_memory(e, err);
+    status = probe_memory(e, p->flash_attn, err);
     if (status != KV_OK) goto done;
     *out = &e->base;
     e = NULL;
