@@ -13,8 +13,7 @@
 
 typedef enum kind { BOOL, INT, LONG, FLOAT, READER } kind;
 
-/* What happens outside [min, max]. REFUSE_LOW: below is refused, above is clamped (a limit that is simply high). */
-typedef enum limit { CLAMP, REFUSE, REFUSE_LOW } limit;
+typedef enum limit { CLAMP, REFUSE } limit; /* what happens outside [min, max] */
 
 typedef struct field {
     const char *names[4]; /* the first that is there and not null counts */
@@ -43,8 +42,7 @@ static const field fields[] = {
     FLAG(KV_API_COMPLETIONS, echo, "echo"),
     FLAG(ALL, sampling.ignore_eos, "ignore_eos"),
     NUMBER(INT, ALL, sse_ping_interval, REFUSE, -1, INT32_MAX, "sse_ping_interval"),
-    /* max_tokens never refuses for being large: the context limit ends the answer anyway. */
-    NUMBER(INT, ALL, n_predict, REFUSE_LOW, -1, INT32_MAX, "n_predict", "max_completion_tokens", "max_tokens"),
+    READ(ALL, kv_field_n_predict, "n_predict", "max_completion_tokens", "max_tokens"),
     NUMBER(INT, ALL, n_indent, REFUSE, 0, INT32_MAX, "n_indent"),
     NUMBER(INT, ALL, n_keep, REFUSE, -1, INT32_MAX, "n_keep"),
     NUMBER(INT, ALL, n_discard, REFUSE, 0, INT32_MAX, "n_discard"),
@@ -117,7 +115,7 @@ static kv_status read_number(double *out, const field *f, const json_t *value, c
     if (f->kind != FLOAT && d != floor(d))
         return kv_fail_field(err, name, "'%s' must be an integer, but got %g", name, d);
     if (d < f->min) {
-        if (f->limit != CLAMP) return out_of_range(f, name, d, err);
+        if (f->limit == REFUSE) return out_of_range(f, name, d, err);
         d = f->min;
     }
     if (d > f->max) {

@@ -254,6 +254,16 @@ kv_status kv_field_n_probs(kv_params *p, const kv_app *app, const json_t *value,
     return KV_OK;
 }
 
+/* llama-server's own name has its hard limit. Under OpenAI's names a large number asks for as much as there is room for,
+ * and the context limit ends the answer anyway. */
+kv_status kv_field_n_predict(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)app;
+    int64_t n;
+    kv_status st = read_int(&n, value, name, -1, strcmp(name, "n_predict") == 0 ? INT32_MAX : INT64_MAX, err);
+    if (st == KV_OK) p->n_predict = n > INT32_MAX ? INT32_MAX : (int32_t)n;
+    return st;
+}
+
 kv_status kv_field_n(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
     int64_t n, max = app->engine_info.n_slots > 0 ? app->engine_info.n_slots : 1;
     if (!kv_json_as_int(&n, value, 1, max))

@@ -18,6 +18,7 @@ kv_status kv_field_breakers(kv_params *, const kv_app *, const json_t *, const c
 kv_status kv_field_seed(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_dry_base(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_n_probs(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_n_predict(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_n(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_id_slot(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_stream_options(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);

@@ -50,6 +50,7 @@ kv_status kv_serve_tokenize(void *ctx, kv_http_request *req, kv_http_response *r
     if (st == KV_OK) st = kv_json_bool(&with_pieces, body, "with_pieces", err);
     const json_t *content = st == KV_OK ? kv_json_get(body, "content") : NULL;
     if (content) st = kv_prompt_mixed(&tokens, app->model, content, "content", add_special, parse_special, err);
+    else if (st == KV_OK) st = kv_fail_field(err, "content", "'content' is required");
     if (st == KV_OK) write_tokens(&res->body, app->model, &tokens, with_pieces);
     kv_tokens_free(&tokens);
     json_decref(body);
@@ -63,6 +64,7 @@ kv_status kv_serve_detokenize(void *ctx, kv_http_request *req, kv_http_response 
     kv_buf text = {0};
     kv_status st = read_body(&body, app, req, err);
     const json_t *list = st == KV_OK ? kv_json_get(body, "tokens") : NULL;
+    if (st == KV_OK && !list) st = kv_fail_field(err, "tokens", "'tokens' is required");
     if (list && !json_is_array(list)) st = kv_fail_field(err, "tokens", "'tokens' must be an array of token ids");
     for (size_t i = 0; st == KV_OK && i < json_array_size(list); i++) {
         int64_t id;

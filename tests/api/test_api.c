@@ -143,10 +143,11 @@ static void test_tokens(void **state) {
         {"/tokenize", "{'content':'a\xC3','with_pieces':true}", NULL}, /* no UTF-8: refused as JSON */
         {"/tokenize", "{'content':'\xC3\xA1','with_pieces':true}", "{'tokens':[{'id':195,'piece':[195]},{'id':161,'piece':[161]}]}"},
         {"/tokenize", "{'content':'a<s>','with_pieces':true}", "{'tokens':[{'id':97,'piece':'a'},{'id':256,'piece':'<s>'}]}"},
-        {"/tokenize", "{}", "{'tokens':[]}"},
+        {"/tokenize", "{'content':''}", "{'tokens':[]}"},
+        {"/tokenize", "{}", NULL},
         {"/detokenize", "{'tokens':[97,195,161,256]}", "{'content':'a\xC3\xA1<s>'}"},
         {"/v1/detokenize", "{'tokens':[]}", "{'content':''}"},
-        {"/detokenize", "{}", "{'content':''}"},
+        {"/detokenize", "{}", NULL},
         {"/detokenize", "{'tokens':[261]}", NULL},
         {"/detokenize", "{'tokens':['a']}", NULL},
         {"/detokenize", "{'tokens':5}", NULL},

@@ -39,8 +39,11 @@ static const struct {
     {ALL, "{'dry_base':'x'}", "dry_base", "number"},
     {ALL, "{'timings_per_token':0}", "timings_per_token", "boolean"},
     /* hard limits */
-    {ALL, "{'n_predict':-2}", "n_predict", "-1 or more"},
-    {ALL, "{'max_tokens':-5}", "max_tokens", "-1 or more"},
+    {ALL, "{'n_predict':-2}", "n_predict", "between -1 and"},
+    {ALL, "{'n_predict':3000000000}", "n_predict", "between -1 and"},
+    {ALL, "{'max_tokens':-5}", "max_tokens", "between -1 and"},
+    {ALL, "{'max_tokens':1e30}", "max_tokens", "between -1 and"},
+    {ALL, "{'max_tokens':'many'}", "max_tokens", "integer"},
     {ALL, "{'max_completion_tokens':1.25}", "max_completion_tokens", "integer"},
     {ALL, "{'n_indent':-1}", "n_indent", "0 or more"},
     {ALL, "{'n_keep':-2}", "n_keep", "-1 or more"},
