@@ -34,7 +34,7 @@ typedef struct kv_chunk_input {
      * it one token. */
     int64_t (*predict_us)(const void *ctx, int32_t n);
     const void *predict_ctx;
-    int64_t smallest_us; /* measured time of a chunk of min_chunk tokens, which is allowed anyway; -1 = unknown */
+    int64_t smallest_us; /* what a chunk of min_chunk tokens takes at least: it is allowed anyway; -1 = unknown */
 } kv_chunk_input;
 
 /* 0 when only the last token is left (or room is 0). */

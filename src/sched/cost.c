@@ -44,6 +44,7 @@ void kv_cost_observe(kv_cost *c, int32_t n, int32_t depth, int64_t us) {
     kv_cost_entry *e = &c->by_size[k];
     double before = e->n ? scaled(e, n, depth) : 0;
     e->us = (double)us >= before ? (double)us : before - (before - (double)us) / 4;
+    e->last_us = us;
     e->n = n;
     e->depth = depth;
     fade_larger(c, k);
@@ -58,6 +59,12 @@ int64_t kv_cost_predict_us(const kv_cost *c, int32_t n, int32_t depth) {
     return -1;
 }
 
-int64_t kv_cost_seen_us(const kv_cost *c, int32_t n, int32_t depth) {
-    return c->by_size[class_of(n)].n ? kv_cost_predict_us(c, n, depth) : -1;
+int64_t kv_cost_at_least_us(const kv_cost *c, int32_t n, int32_t depth) {
+    const kv_cost_entry *e = &c->by_size[class_of(n)];
+    if (!e->n) return -1;
+    if (depth < KV_COST_LEAST_DEPTH) depth = KV_COST_LEAST_DEPTH;
+    double us = (double)e->last_us;
+    if (n < e->n) us *= (double)n / e->n;
+    if (depth < e->depth) us *= (double)depth / e->depth;
+    return (int64_t)us;
 }

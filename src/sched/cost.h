@@ -23,6 +23,7 @@ typedef struct kv_cost_entry {
     int32_t n;     /* tokens of the batch last seen in this class; 0 = none yet */
     int32_t depth;
     double us;     /* what n tokens at that depth cost: up at once, down slowly */
+    int64_t last_us; /* what they cost when last seen */
 } kv_cost_entry;
 
 typedef struct kv_cost {
@@ -33,7 +34,7 @@ typedef struct kv_cost {
 void kv_cost_init(kv_cost *c, int32_t least);
 void kv_cost_observe(kv_cost *c, int32_t n, int32_t depth, int64_t us);
 int64_t kv_cost_predict_us(const kv_cost *c, int32_t n, int32_t depth); /* -1 = unknown */
-/* The same, but -1 unless batches of this size class were seen: a figure, not an upper bound from smaller ones. */
-int64_t kv_cost_seen_us(const kv_cost *c, int32_t n, int32_t depth);
+/* A lower bound for batches of this size, from the last one of its class; -1 when there was none. */
+int64_t kv_cost_at_least_us(const kv_cost *c, int32_t n, int32_t depth);
 
 #endif

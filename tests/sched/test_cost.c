@@ -17,8 +17,9 @@ static void table(void **state) {
     assert_int_equal(kv_cost_predict_us(&c, 64, 2 * KV_COST_LEAST_DEPTH), 12800);
     assert_int_equal(kv_cost_predict_us(&c, 65, 0), 6500);
     assert_int_equal(kv_cost_predict_us(&c, 128, 0), 12800);
-    assert_int_equal(kv_cost_seen_us(&c, 128, 0), -1);
-    assert_int_equal(kv_cost_seen_us(&c, 100, 0), 10000);
+    assert_int_equal(kv_cost_at_least_us(&c, 128, 0), -1);
+    assert_int_equal(kv_cost_at_least_us(&c, 64, 0), 6400);
+    assert_int_equal(kv_cost_at_least_us(&c, 100, 0), 6400);
     kv_cost_observe(&c, 128, 0, 8000);
     assert_int_equal(kv_cost_predict_us(&c, 128, 0), 8000);
     assert_int_equal(kv_cost_predict_us(&c, 64, 0), 6400);
@@ -27,6 +28,7 @@ static void table(void **state) {
     assert_int_equal(kv_cost_predict_us(&c, 64, 0), 9000);
     kv_cost_observe(&c, 64, 0, 5000); /* down slowly */
     assert_int_equal(kv_cost_predict_us(&c, 64, 0), 8000);
+    assert_int_equal(kv_cost_at_least_us(&c, 64, 0), 5000);
 }
 
 static void an_outlier_is_forgiven(void **state) {
@@ -59,6 +61,7 @@ static void never_too_little(void **state) {
             int64_t us = a + b * n + per_depth * n * depth / 16;
             int64_t predicted = kv_cost_predict_us(&c, n, depth);
             assert_true(predicted < 0 || predicted + 1 >= us);
+            assert_true(kv_cost_at_least_us(&c, n, depth) <= us);
             kv_cost_observe(&c, n, depth, us);
             assert_true(kv_cost_predict_us(&c, n, depth) >= us);
             /* doubling at most doubles */
