@@ -11,12 +11,13 @@
 #include "cli/load.h"
 #include "cli/signals.h"
 
-/* Shares of --stop-timeout (8 s): running requests get 3 s of it; after that their error events get half a second to
- * be sent; the rest is for a batch that is just being computed, and for joining threads. */
-#define GRACE_MOST_S   3.0
-#define GRACE_SHARE    0.6
-#define FAREWELL_SHARE 0.0625
-#define POLL_MS        10
+/* Shares of --stop-timeout (8 s), and at most so much: running requests get 3 s of it; after that their error events
+ * get half a second to be sent; the rest is for a batch that is just being computed, and for joining threads. */
+#define GRACE_SHARE     0.6
+#define GRACE_MOST_S    3.0
+#define FAREWELL_SHARE  0.06
+#define FAREWELL_MOST_S 0.5
+#define POLL_MS         10
 
 typedef struct server {
     const kv_options *opt;
@@ -120,22 +121,24 @@ static void wait_for_requests(server *s, double seconds) {
     while (kv_http_in_flight(s->http) > 0 && kv_now_us(kv_clock_real()) < until) kv_wake_wait(&s->wake, -1, POLL_MS);
 }
 
+static double share(double timeout, double part, double most) {
+    return timeout * part < most ? timeout * part : most;
+}
+
 /* From the first signal, or the engine thread's end, to the last thread. The watchdog bounds it. */
 static void stop(server *s) {
-    double timeout = s->opt->stop_timeout, grace = timeout * GRACE_SHARE;
+    double timeout = s->opt->stop_timeout, grace = share(timeout, GRACE_SHARE, GRACE_MOST_S);
     kv_watchdog_arm(timeout);
     int before = atomic_exchange(&s->app.state, KV_APP_DRAINING);
     if (before == KV_APP_READY) kv_sched_drain(s->app.sched);
     kv_engine_thread_cancel(s->engine);
     kv_http_quiesce(s->http);
     if (before == KV_APP_READY) {
-        int running = kv_http_in_flight(s->http);
-        KV_INFO("stopping: no new requests; %d running get up to %.1f s", running,
-                grace < GRACE_MOST_S ? grace : GRACE_MOST_S);
-        wait_for_requests(s, grace < GRACE_MOST_S ? grace : GRACE_MOST_S);
+        KV_INFO("stopping: no new requests; %d running get up to %.1f s", kv_http_in_flight(s->http), grace);
+        wait_for_requests(s, grace);
         if (kv_http_in_flight(s->http) > 0) KV_WARN("stopping: %d requests are cut off", kv_http_in_flight(s->http));
         kv_sched_stop(s->app.sched);
-        wait_for_requests(s, timeout * FAREWELL_SHARE);
+        wait_for_requests(s, share(timeout, FAREWELL_SHARE, FAREWELL_MOST_S));
     }
     kv_http_stop(s->http);
     kv_engine_thread_join(s->engine);
