@@ -138,7 +138,8 @@ export async function startServer({ args, env = {}, until = 'ready', binary: pro
     server.port = Number(found[2]);
     server.url = `http://${found[1]}:${found[2]}`;
     if (until === 'ready') {
-      await server.until(async () => (await fetch(`${server.url}/health`)).status === 200, 'ready', 50);
+      // A refused connection means that it is ending; until() then tells how.
+      await server.until(() => fetch(`${server.url}/health`).then((r) => r.status === 200, () => false), 'ready', 50);
     }
   } catch (error) {
     await server.stop('SIGKILL');
