@@ -9,7 +9,6 @@
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
@@ -99,17 +98,25 @@ class Server {
     return new Promise((resolve) => this.waiting.push(resolve));
   }
 
-  /** Waits until `test()` gives something true; asked again at each line of output, and every `ms` while given. */
-  async until(test, what, ms = 0) {
+  /** Waits until `test(lines)` gives something true; asked again at each line of output, or when the process ends. */
+  async until(test, what) {
     const limit = AbortSignal.timeout(300_000);
     const expired = new Promise((resolve) => limit.addEventListener('abort', resolve, { once: true }));
     for (;;) {
-      const found = await test();
+      const found = await test(this.lines);
       if (found) return found;
       if (this.exit) throw new Error(`kvasir ended ${JSON.stringify(this.exit)} before ${what}:\n${this.log()}`);
       if (limit.aborted) throw new Error(`kvasir did not reach ${what} in 300 s:\n${this.log()}`);
-      await Promise.race([this.output(), expired, ...(ms ? [delay(ms)] : [])]);
+      await Promise.race([this.output(), expired]);
     }
+  }
+
+  /** Waits for the log line that says so, then for /health to agree. */
+  async ready() {
+    await this.until((lines) => lines.some((l) => /\bready after\b/.test(l)), 'ready');
+    const health = await fetch(`${this.url}/health`);
+    if (health.status !== 200) throw new Error(`kvasir says that it is ready, but /health gives ${health.status}:\n${this.log()}`);
+    await health.arrayBuffer();
   }
 
   /** Ends the process with `signal` and waits for it. Gives { code, signal }. */
@@ -121,8 +128,9 @@ class Server {
 
 /**
  * Starts `kvasir serve ARGS --port 0` and waits for it.
- * args: options without `serve` and `--port`. env: added to the environment. until: 'ready' (default: /health says
- * ok) or 'listening' (the port is open, the model may still load). binary: another program than KVASIR_BIN.
+ * args: options without `serve` and `--port`, none that silences the log on stderr. env: added to the environment.
+ * until: 'ready' (default) or 'listening' (the port is open, the model may still load; then server.ready() waits).
+ * binary: another program than KVASIR_BIN.
  */
 export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd } = {}) {
   const child = spawn(program, ['serve', ...args, '--port', '0'], {
@@ -134,13 +142,10 @@ export async function startServer({ args, env = {}, until = 'ready', binary: pro
   const server = new Server(child);
   try {
     const found = await server.until(
-      () => server.lines.map((l) => /listening on \S*?:\/\/(\S+?):(\d+)(?:\D|$)/.exec(l)).find(Boolean), 'listening');
+      (lines) => lines.map((l) => /listening on http:\/\/(\S+?):(\d+)(?:\D|$)/.exec(l)).find(Boolean), 'listening');
     server.port = Number(found[2]);
     server.url = `http://${found[1]}:${found[2]}`;
-    if (until === 'ready') {
-      // A refused connection means that it is ending; until() then tells how.
-      await server.until(() => fetch(`${server.url}/health`).then((r) => r.status === 200, () => false), 'ready', 50);
-    }
+    if (until === 'ready') await server.ready();
   } catch (error) {
     await server.stop('SIGKILL');
     throw error;
