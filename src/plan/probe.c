@@ -39,6 +39,13 @@ kv_status kv_shape_probe(kv_shape *out, kv_memory_kind *memory, kv_model *model,
     out->bytes_per_cell = large.bytes_per_cell;
     out->bytes_per_window_cell = large.bytes_per_window_cell;
     out->bytes_recurrent = large.bytes_recurrent;
+    if (large.memory == KV_MEMORY_WHOLE && large.n_ctx > small.n_ctx) { /* the engine tells the sum of its parts only */
+        uint64_t cells = (uint64_t)(large.n_ctx - small.n_ctx),
+                 grown = large.bytes_state_total - small.bytes_state_total;
+        out->bytes_per_cell = grown / cells;
+        out->bytes_recurrent =
+            (small.bytes_state_total - out->bytes_per_cell * (uint64_t)small.n_ctx) / (uint64_t)(params->n_slots + 1);
+    }
     out->n_window = kv_memory_has_window(large.memory) ? large.n_window : 0;
     out->n_ctx_train = m->n_ctx_train;
     out->n_ctx_orig = m->n_ctx_longrope;
