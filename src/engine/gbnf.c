@@ -34,6 +34,8 @@ typedef struct item {
     int32_t rule;   /* ITEM_RULE */
     int32_t next;   /* index of the next item of the same rule, -1 = last */
     bool optional;  /* repeated zero or more times */
+    bool removed;   /* {0}: the engine keeps nothing of it */
+    bool endless;   /* repeated without a maximum */
     uint64_t extra; /* helper rules that its repetition makes the engine test */
 } item;
 
@@ -327,13 +329,20 @@ static void repeat(parser *p, sequence *s, uint64_t min, uint64_t max) {
     s->n_prev_rules *= times;
     uint64_t n_opt = max == NO_MAX ? 1 : max - min;
     item *it = &p->items[s->symbol];
+    if (max == NO_MAX && it->optional) {
+        fail_at(p, "an endless repetition of what may be empty");
+        return;
+    }
+    if (max == NO_MAX) it->endless = true;
     if (min == 0) it->optional = true;
     it->extra += n_opt;
     p->n_symbols += n_opt;
     p->n_elements += (min > 1 ? min - 1 : 0) * s->symbol_size + n_opt * (s->symbol_size + 3);
     if (p->n_elements > MAX_ELEMENTS) fail_at(p, "it is too large (more than %d elements)", MAX_ELEMENTS);
     s->symbol_size = (min > 0 ? min * s->symbol_size : 0) + (n_opt > 0);
-    if (s->symbol_size == 0) s->has_symbol = false;
+    if (s->symbol_size > 0) return;
+    it->removed = true;
+    s->has_symbol = false;
 }
 
 /* ── sequences and rules ── */
@@ -515,6 +524,33 @@ static bool walk_left(parser *p, visit *stack, int32_t start, uint64_t *total) {
     return true;
 }
 
+/* An alternate without anything in it. Only this makes the engine see a rule as possibly empty when it is repeated; it
+ * then calls the repetition left recursive. */
+static bool has_empty_alternate(const parser *p, const rule *r) {
+    bool empty = true;
+    for (int32_t i = r->first; i >= 0; i = p->items[i].next) {
+        if (p->items[i].kind != ITEM_ALT)
+            empty = empty && p->items[i].removed;
+        else if (empty)
+            return true;
+        else
+            empty = true;
+    }
+    return empty;
+}
+
+static bool check_repetitions(parser *p) {
+    for (size_t i = 0; i < p->n_items; i++) {
+        const item *it = &p->items[i];
+        if (!it->endless || it->kind != ITEM_RULE || !has_empty_alternate(p, &p->rules[it->rule])) continue;
+        const rule *r = &p->rules[it->rule];
+        kv_fail_field(p->err, "grammar", "the grammar repeats without end what may be empty: %s%.*s", r->name ? "the rule " : "a group",
+                      r->name ? (int)(r->n_name < 60 ? r->n_name : 60) : 0, r->name ? r->name : "");
+        return false;
+    }
+    return true;
+}
+
 static bool check_meaning(parser *p) {
     for (size_t i = 0; i < p->n_rules; i++) {
         const rule *r = &p->rules[i];
@@ -531,6 +567,7 @@ static bool check_meaning(parser *p) {
         kv_fail_field(p->err, "grammar", "the grammar has too long chains of rules that may be empty");
         return false;
     }
+    if (!check_repetitions(p)) return false;
     visit *stack = kv_alloc(MAX_LEFT_DEPTH * sizeof *stack);
     uint64_t total = 0;
     bool ok = true;

@@ -72,6 +72,11 @@ static void test_repetitions_are_bounded(void **state) {
     refuses("root ::= \"a\"{99999999999999999999999}", "more than 2000 repetitions");
     refuses("root ::= (\"a\"{0,50}){0,50}", "repetitions of repetitions");
     takes("root ::= ((\"a\"{100}){100}){100}"); /* references: nothing is multiplied */
+    refuses("root ::= (\"a\" | \"\")* \"b\"", "without end what may be empty: a group");
+    refuses("root ::= x+\nx ::= \"a\"{0}", "may be empty: the rule x");
+    refuses("root ::= \"a\"?* \"b\"", "endless repetition of what may be empty");
+    takes("root ::= (\"a\"?)* \"b\""); /* the engine knows how to */
+    takes("root ::= (\"a\" | \"\"){0,5}");
     kv_buf g = {0};
     kv_buf_adds(&g, "root ::= \"");
     for (int i = 0; i < 100000; i++) kv_buf_adds(&g, "0123456789");
