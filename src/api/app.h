@@ -9,28 +9,28 @@
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
 
-#include <stdatomic.h>
-#include "options/options.h"
 #include "engine/engine.h"
 #include "http/http.h"
+#include "options/options.h"
 #include "plan/memory.h"
 #include "sched/sched.h"
+#include <stdatomic.h>
 
 typedef enum kv_app_state { KV_APP_LOADING, KV_APP_READY, KV_APP_DRAINING, KV_APP_FAILED } kv_app_state;
 
 typedef struct kv_app {
     const kv_options *opt;
-    _Atomic int state;      /* kv_app_state */
+    _Atomic int state; /* kv_app_state */
     _Atomic int load_percent;
     kv_model *model;
     kv_engine_info engine_info;
     kv_plan plan;
     kv_sched *sched;
-    int32_t n_ctx_served;   /* the one limit */
-    char model_name[256];   /* what responses name: first alias, or the file's base name */
-    char **aliases;         /* all names that --strict-model takes, n_aliases of them */
+    int32_t n_ctx_served; /* the one limit */
+    char model_name[256]; /* what responses name: first alias, or the file's base name */
+    char **aliases;       /* all names that --strict-model takes, n_aliases of them */
     int n_aliases;
-    int64_t started_at;     /* Unix time */
+    int64_t started_at;            /* Unix time */
     kv_sampling sampling_defaults; /* from options */
 } kv_app;
 

@@ -11,7 +11,7 @@ typedef struct reading {
     json_t *messages, *tools, *kwargs; /* owned */
     const char *tool_choice;           /* static */
     bool parallel, generation_prompt, continue_final;
-    int thinking;                      /* 0, 1, -1 = the template's default */
+    int thinking; /* 0, 1, -1 = the template's default */
 } reading;
 
 static void free_reading(reading *r) {
@@ -35,13 +35,15 @@ static bool template_calls_in_parallel(const kv_model *model) {
 
 static kv_status read_tools(reading *r, const json_t *body, const kv_app *app, kv_error *err) {
     kv_status st = kv_chat_check_tools(&r->tools, json_object_get(body, "tools"), err);
-    if (st == KV_OK) st = kv_chat_check_tool_choice(&r->tool_choice, r->tools, json_object_get(body, "tool_choice"), err);
+    if (st == KV_OK)
+        st = kv_chat_check_tool_choice(&r->tool_choice, r->tools, json_object_get(body, "tool_choice"), err);
     if (st == KV_OK) st = kv_json_bool(&r->parallel, body, "parallel_tool_calls", err);
     if (st != KV_OK || !r->tools) return st;
     if (!kv_json_get(body, "parallel_tool_calls")) r->parallel = template_calls_in_parallel(app->model);
     bool used = !r->tool_choice || strcmp(r->tool_choice, "none") != 0;
     const char *grammar = json_string_value(kv_json_get(body, "grammar"));
-    if (used && grammar && *grammar) return kv_fail_field(err, "grammar", "'grammar' cannot be used together with 'tools'");
+    if (used && grammar && *grammar)
+        return kv_fail_field(err, "grammar", "'grammar' cannot be used together with 'tools'");
     return KV_OK;
 }
 
@@ -50,7 +52,8 @@ static kv_status read_tools(reading *r, const json_t *body, const kv_app *app, k
 static kv_status read_kwargs(reading *r, const json_t *body, const kv_app *app, kv_error *err) {
     const kv_options *opt = app->opt;
     const char *given = opt->chat_template_kwargs;
-    if (given && *given && kv_json_parse(&r->kwargs, given, strlen(given), NULL) == KV_OK && !json_is_object(r->kwargs)) {
+    if (given && *given && kv_json_parse(&r->kwargs, given, strlen(given), NULL) == KV_OK &&
+        !json_is_object(r->kwargs)) {
         json_decref(r->kwargs);
         r->kwargs = NULL;
     }
@@ -115,7 +118,8 @@ static kv_status read_ending(reading *r, const json_t *body, kv_error *err) {
         return kv_fail_field(err, "continue_final_message",
                              "'continue_final_message' and 'add_generation_prompt' cannot both be true");
     if (is_assistant(last) && json_object_get(last, "tool_calls"))
-        return kv_fail_field(err, "messages", "'messages' ends with tool calls of the assistant, which cannot be continued");
+        return kv_fail_field(err, "messages",
+                             "'messages' ends with tool calls of the assistant, which cannot be continued");
     return KV_OK;
 }
 
@@ -139,7 +143,8 @@ static void blame(kv_error *err, const kv_params *params, const json_t *body) {
     snprintf(err->field, sizeof err->field, "%s", field);
 }
 
-static kv_status render(kv_chat_prompt **out, const reading *r, const kv_params *params, const kv_app *app, kv_error *err) {
+static kv_status render(kv_chat_prompt **out, const reading *r, const kv_params *params, const kv_app *app,
+                        kv_error *err) {
     char *messages = dump(r->messages), *tools = dump(r->tools), *kwargs = dump(r->kwargs);
     bool tool_grammar = r->tools && (!r->tool_choice || strcmp(r->tool_choice, "none") != 0);
     kv_chat_params cp = {

@@ -2,7 +2,9 @@
 #include "api/endpoints.h"
 #include "ui/ui.h"
 
-static kv_status loading(kv_error *err) { return kv_fail(err, KV_BUSY, "Loading model"); }
+static kv_status loading(kv_error *err) {
+    return kv_fail(err, KV_BUSY, "Loading model");
+}
 
 kv_status kv_app_require_model(const kv_app *app, kv_error *err) {
     int state = atomic_load(&app->state);
@@ -34,7 +36,8 @@ kv_status kv_serve_page(void *app, kv_http_request *req, kv_http_response *res, 
     res->content_type = "text/html; charset=utf-8";
     kv_http_header(res, "Cache-Control", "no-cache");
     /* The page brings its own script and style and talks to nobody but this server. */
-    kv_http_header(res, "Content-Security-Policy",
-                   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'");
+    kv_http_header(
+        res, "Content-Security-Policy",
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'");
     return KV_OK;
 }

@@ -54,7 +54,9 @@ void kv_job_cancel(kv_job *j) {
 
 /* ── preparing ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static void wake_job(void *ctx) { kv_wake_set(ctx); }
+static void wake_job(void *ctx) {
+    kv_wake_set(ctx);
+}
 
 static kv_status check_lengths(const kv_job *j, kv_error *err) {
     for (int p = 0; p < j->prompts.n; p++) {
@@ -74,7 +76,8 @@ static kv_status new_sampler(kv_sampler **out, const kv_job *j, int nth, kv_erro
     kv_sampling s = j->params.sampling;
     if (s.seed != KV_SEED_RANDOM) s.seed += (uint32_t)nth;
     kv_status st = kv_sampler_new(out, j->app->model, &s, j->chat, err);
-    if (st == KV_INVALID && err && !err->field[0] && j->params.grammar) snprintf(err->field, sizeof err->field, "grammar");
+    if (st == KV_INVALID && err && !err->field[0] && j->params.grammar)
+        snprintf(err->field, sizeof err->field, "grammar");
     return st;
 }
 
@@ -287,6 +290,7 @@ void kv_job_note(kv_http_request *req, const kv_job *j) {
     char many[32] = "";
     if (j->n_choices > 1) snprintf(many, sizeof many, ", %d choices", j->n_choices);
     kv_http_note(req, "prompt %ld (cached %d), decoded %d, queue %.0f ms, prefill %.1f tok/s, decode %.1f tok/s, %s%s",
-             n_prompt, (int)t.n_cached, (int)t.n_decoded, t.queue_ms, t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
-             t.decode_ms > 0 ? 1e3 * steps / t.decode_ms : 0.0, note_finish(j), many);
+                 n_prompt, (int)t.n_cached, (int)t.n_decoded, t.queue_ms,
+                 t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
+                 t.decode_ms > 0 ? 1e3 * steps / t.decode_ms : 0.0, note_finish(j), many);
 }

@@ -30,14 +30,14 @@ typedef struct kv_dialect {
 } kv_dialect;
 
 struct kv_choice {
-    int index;       /* in the response */
-    int prompt;      /* which of the job's prompts */
-    kv_gen *gen;     /* one reference, from its making until it is done */
+    int index;            /* in the response */
+    int prompt;           /* which of the job's prompts */
+    kv_gen *gen;          /* one reference, from its making until it is done */
     kv_chat_stream *chat; /* owned; NULL without a chat prompt */
-    kv_buf text;     /* all text so far */
-    kv_tokens tokens; /* all sampled tokens so far */
-    json_t *probs;   /* owned array: entries not yet told; NULL without token probabilities */
-    bool started;    /* the stream's first chunk of this choice went out */
+    kv_buf text;          /* all text so far */
+    kv_tokens tokens;     /* all sampled tokens so far */
+    json_t *probs;        /* owned array: entries not yet told; NULL without token probabilities */
+    bool started;         /* the stream's first chunk of this choice went out */
     bool done;
     kv_finish finish;
     char *stop_word; /* owned; NULL unless finish is WORD */
@@ -54,7 +54,7 @@ struct kv_job {
     int64_t created;
     kv_wake wake;
     bool has_wake;
-    kv_choice *choice;    /* owned, n_choices of them */
+    kv_choice *choice; /* owned, n_choices of them */
     int n_choices, n_done;
     int n_started;        /* prompts whose generations were queued */
     uint64_t group;       /* of its generations */

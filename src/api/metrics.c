@@ -13,18 +13,21 @@ typedef struct metric {
 static void write_metrics(kv_buf *out, const char *prefix, const metric *list, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const metric *m = &list[i];
-        kv_buf_addf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n%s%s %.15g\n", prefix, m->name, m->help, prefix, m->name, m->kind,
-                    prefix, m->name, m->value);
+        kv_buf_addf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n%s%s %.15g\n", prefix, m->name, m->help, prefix, m->name,
+                    m->kind, prefix, m->name, m->value);
     }
 }
 
-static double per(double a, double b) { return b > 0 ? a / b : 0; }
+static double per(double a, double b) {
+    return b > 0 ? a / b : 0;
+}
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static void write_llamacpp(kv_buf *out, const kv_sched_stats *s) {
     const metric list[] = {
-        {"prompt_tokens_total", "counter", "Prompt tokens computed, without cached ones.", (double)s->n_prompt_computed},
+        {"prompt_tokens_total", "counter", "Prompt tokens computed, without cached ones.",
+         (double)s->n_prompt_computed},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
         {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
         {"tokens_predicted_total", "counter", "Tokens generated.", (double)s->n_decoded},
@@ -51,7 +54,8 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
     const metric list[] = {
         {"requests_total", "counter", "Generations queued.", (double)s->n_requests},
         {"requests_cancelled_total", "counter", "Generations that the client gave up.", (double)s->n_cancelled},
-        {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.", (double)s->n_preempted},
+        {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.",
+         (double)s->n_preempted},
         {"prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s->n_prompt_computed},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
         {"tokens_generated_total", "counter", "Tokens generated.", (double)s->n_decoded},
@@ -70,8 +74,9 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"uptime_seconds", "gauge", "Seconds since the start.", (double)(in->now - in->started_at)},
     };
     write_metrics(out, "kvasir_", list, COUNT(list));
-    kv_buf_addf(out, "# HELP kvasir_build_info Version of the server and its engine.\n# TYPE kvasir_build_info gauge\n"
-                     "kvasir_build_info{version=\"%s\",engine=\"%s\"} 1\n",
+    kv_buf_addf(out,
+                "# HELP kvasir_build_info Version of the server and its engine.\n# TYPE kvasir_build_info gauge\n"
+                "kvasir_build_info{version=\"%s\",engine=\"%s\"} 1\n",
                 in->version ? in->version : "", in->engine ? in->engine : "");
 }
 

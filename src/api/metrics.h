@@ -12,7 +12,7 @@ typedef struct kv_metrics_input {
     kv_sched_stats sched;
     int32_t n_slots, n_ctx;
     uint64_t bytes_rss, bytes_context, bytes_weights;
-    int64_t started_at, now; /* Unix time */
+    int64_t started_at, now;      /* Unix time */
     const char *version, *engine; /* may be NULL */
 } kv_metrics_input;
 

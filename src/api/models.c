@@ -13,25 +13,27 @@ static json_t *alias_list(const kv_app *app) {
 
 static json_t *meta(const kv_app *app) {
     const kv_model_info *m = kv_model_get_info(app->model);
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:s}", "vocab_type", m->vocab_type, "n_vocab", (int)m->n_vocab,
-                     "n_ctx", (int)app->n_ctx_served, "n_ctx_train", (int)m->n_ctx_train, "n_embd", (int)m->n_embd,
-                     "n_params", (json_int_t)m->n_params, "size", (json_int_t)m->size_bytes, "ftype",
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:s}", "vocab_type", m->vocab_type, "n_vocab",
+                     (int)m->n_vocab, "n_ctx", (int)app->n_ctx_served, "n_ctx_train", (int)m->n_ctx_train, "n_embd",
+                     (int)m->n_embd, "n_params", (json_int_t)m->n_params, "size", (json_int_t)m->size_bytes, "ftype",
                      m->ftype ? m->ftype : "");
 }
 
 static json_t *data_entry(const kv_app *app) {
-    return json_pack("{s:o, s:o, s:[], s:s, s:I, s:s, s:i, s:o}", "id", kv_json_text(app->model_name, strlen(app->model_name)),
-                     "aliases", alias_list(app), "tags", "object", "model", "created", (json_int_t)app->started_at,
-                     "owned_by", "kvasir", "max_model_len", (int)app->n_ctx_served, "meta", meta(app));
+    return json_pack("{s:o, s:o, s:[], s:s, s:I, s:s, s:i, s:o}", "id",
+                     kv_json_text(app->model_name, strlen(app->model_name)), "aliases", alias_list(app), "tags",
+                     "object", "model", "created", (json_int_t)app->started_at, "owned_by", "kvasir", "max_model_len",
+                     (int)app->n_ctx_served, "meta", meta(app));
 }
 
 /* Ollama's members, as llama-server fills them. */
 static json_t *models_entry(const kv_app *app) {
     json_t *name = kv_json_text(app->model_name, strlen(app->model_name));
-    return json_pack("{s:O, s:o, s:s, s:s, s:s, s:s, s:s, s:[s], s:[s], s:s, s:{s:s, s:s, s:s, s:[s], s:s, s:s}}", "name",
-                     name, "model", name, "modified_at", "", "size", "", "digest", "", "type", "model", "description", "",
-                     "tags", "", "capabilities", "completion", "parameters", "", "details", "parent_model", "", "format",
-                     "gguf", "family", "", "families", "", "parameter_size", "", "quantization_level", "");
+    return json_pack("{s:O, s:o, s:s, s:s, s:s, s:s, s:s, s:[s], s:[s], s:s, s:{s:s, s:s, s:s, s:[s], s:s, s:s}}",
+                     "name", name, "model", name, "modified_at", "", "size", "", "digest", "", "type", "model",
+                     "description", "", "tags", "", "capabilities", "completion", "parameters", "", "details",
+                     "parent_model", "", "format", "gguf", "family", "", "families", "", "parameter_size", "",
+                     "quantization_level", "");
 }
 
 kv_status kv_serve_models(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -39,7 +41,8 @@ kv_status kv_serve_models(void *ctx, kv_http_request *req, kv_http_response *res
     kv_app *app = ctx;
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
-    json_t *o = json_pack("{s:[o], s:s, s:[o]}", "models", models_entry(app), "object", "list", "data", data_entry(app));
+    json_t *o =
+        json_pack("{s:[o], s:s, s:[o]}", "models", models_entry(app), "object", "list", "data", data_entry(app));
     kv_json_dump(&res->body, o);
     json_decref(o);
     return KV_OK;

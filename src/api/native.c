@@ -10,9 +10,9 @@
 #include "api/stream.h"
 
 static json_t *partial(const kv_job *j, const kv_choice *c, const char *text, size_t n, json_t *tokens) {
-    return json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:I}", "index", c->index, "content", kv_json_text(text, n), "tokens",
-                     tokens, "stop", 0, "id_slot", (int)j->params.id_slot, "tokens_predicted", (int)c->timings.n_decoded,
-                     "tokens_evaluated", (json_int_t)j->prompts.list[c->prompt].len);
+    return json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:I}", "index", c->index, "content", kv_json_text(text, n),
+                     "tokens", tokens, "stop", 0, "id_slot", (int)j->params.id_slot, "tokens_predicted",
+                     (int)c->timings.n_decoded, "tokens_evaluated", (json_int_t)j->prompts.list[c->prompt].len);
 }
 
 static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
@@ -74,7 +74,8 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     json_object_set_new(o, "truncated",
                         json_boolean(c->finish == KV_FINISH_LENGTH && n_kept + 1 >= j->app->n_ctx_served));
     json_object_set_new(o, "stop_type", json_string(stop_type(c)));
-    json_object_set_new(o, "stopping_word", kv_json_text(c->stop_word ? c->stop_word : "", c->stop_word ? strlen(c->stop_word) : 0));
+    json_object_set_new(o, "stopping_word",
+                        kv_json_text(c->stop_word ? c->stop_word : "", c->stop_word ? strlen(c->stop_word) : 0));
     json_object_set_new(o, "tokens_cached", json_integer(n_kept));
     json_object_set_new(o, "timings", kv_shape_timings(&c->timings));
     json_t *probs = kv_shape_take_probs(j, c);
@@ -85,9 +86,13 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     return picked;
 }
 
-static void on_done(kv_buf *out, kv_job *j, kv_choice *c) { kv_sse_event_new(out, whole(j, c)); }
+static void on_done(kv_buf *out, kv_job *j, kv_choice *c) {
+    kv_sse_event_new(out, whole(j, c));
+}
 
-static void on_end(kv_buf *out, kv_job *j) { (void)out, (void)j; }
+static void on_end(kv_buf *out, kv_job *j) {
+    (void)out, (void)j;
+}
 
 static json_t *body(kv_job *j) {
     if (j->n_choices == 1) return whole(j, &j->choice[0]);

@@ -120,7 +120,8 @@ static json_t *body(kv_job *j) {
     for (int i = 0; i < j->n_choices; i++) {
         kv_choice *c = &j->choice[i];
         json_t *message = message_of(c);
-        json_t *choice = json_pack("{s:s, s:i, s:o}", "finish_reason", finish_reason(c), "index", c->index, "message", message);
+        json_t *choice =
+            json_pack("{s:s, s:i, s:o}", "finish_reason", finish_reason(c), "index", c->index, "message", message);
         json_t *probs = kv_shape_take_probs(j, c);
         if (probs) json_object_set_new(choice, "logprobs", json_pack("{s:o}", "content", probs));
         json_array_append_new(choices, choice);

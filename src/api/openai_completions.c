@@ -44,10 +44,13 @@ static void add_echo(kv_buf *text, const kv_job *j, const kv_choice *c) {
     if (j->params.echo) kv_prompt_spell(text, j->app->model, prompt->data, prompt->len, false);
 }
 
-static void send(kv_buf *out, json_t *event) { kv_sse_event_new(out, event); }
+static void send(kv_buf *out, json_t *event) {
+    kv_sse_event_new(out, event);
+}
 
 static json_t *chunk(kv_job *j, kv_choice *c, const char *text, size_t n, json_t *probs, const char *finish) {
-    return kv_shape_completion(j, "text_completion", json_pack("[o]", choice_json(c, kv_json_text(text, n), probs, finish)));
+    return kv_shape_completion(j, "text_completion",
+                               json_pack("[o]", choice_json(c, kv_json_text(text, n), probs, finish)));
 }
 
 static void send_echo(kv_buf *out, kv_job *j, kv_choice *c) {
@@ -115,8 +118,8 @@ static json_t *body(kv_job *j) {
         kv_buf text = {0};
         add_echo(&text, j, c);
         kv_buf_add(&text, kv_buf_str(&c->text), c->text.len);
-        json_array_append_new(choices, choice_json(c, kv_json_text(kv_buf_str(&text), text.len), logprobs(j, c, 0),
-                                                   kv_shape_finish(c)));
+        json_array_append_new(
+            choices, choice_json(c, kv_json_text(kv_buf_str(&text), text.len), logprobs(j, c, 0), kv_shape_finish(c)));
         kv_buf_free(&text);
     }
     kv_timings total = kv_shape_total(j);

@@ -26,10 +26,14 @@ typedef struct field {
 } field;
 
 #define AT(member) offsetof(kv_params, member)
-#define FLAG(api, member, ...)         {{__VA_ARGS__}, api, BOOL, AT(member), CLAMP, 0, 0, NULL}
-#define NUMBER(kind, api, member, limit, min, max, ...) {{__VA_ARGS__}, api, kind, AT(member), limit, min, max, NULL}
-#define FREE(member, name)             {{name}, ALL, FLOAT, AT(sampling.member), CLAMP, -FLT_MAX, FLT_MAX, NULL}
-#define READ(api, reader, ...)         {{__VA_ARGS__}, api, READER, 0, CLAMP, 0, 0, reader}
+#define FLAG(api, member, ...)                                                                                         \
+    { {__VA_ARGS__}, api, BOOL, AT(member), CLAMP, 0, 0, NULL }
+#define NUMBER(kind, api, member, limit, min, max, ...)                                                                \
+    { {__VA_ARGS__}, api, kind, AT(member), limit, min, max, NULL }
+#define FREE(member, name)                                                                                             \
+    { {name}, ALL, FLOAT, AT(sampling.member), CLAMP, -FLT_MAX, FLT_MAX, NULL }
+#define READ(api, reader, ...)                                                                                         \
+    { {__VA_ARGS__}, api, READER, 0, CLAMP, 0, 0, reader }
 
 /* Limits and aliases are llama-server's (tools/server/server-schema.cpp of the pinned release). */
 static const field fields[] = {
@@ -103,8 +107,7 @@ static const field fields[] = {
 /* ── reading one row ───────────────────────────────────────────────────────────────────────────────────────────── */
 
 static kv_status out_of_range(const field *f, const char *name, double got, kv_error *err) {
-    if (f->max >= INT32_MAX)
-        return kv_fail_field(err, name, "'%s' must be %g or more, but got %g", name, f->min, got);
+    if (f->max >= INT32_MAX) return kv_fail_field(err, name, "'%s' must be %g or more, but got %g", name, f->min, got);
     return kv_fail_field(err, name, "'%s' must be between %g and %g, but got %g", name, f->min, f->max, got);
 }
 

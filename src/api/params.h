@@ -22,8 +22,8 @@ typedef enum kv_api {
     KV_API_CHAT = 4,        /* /v1/chat/completions */
 } kv_api;
 
-#define KV_PARAMS_MAX_PROBS 1000 /* alternatives a token: every one is a JSON object in the answer */
-#define KV_PARAMS_MAX_STOPS 256
+#define KV_PARAMS_MAX_PROBS  1000 /* alternatives a token: every one is a JSON object in the answer */
+#define KV_PARAMS_MAX_STOPS  256
 #define KV_PARAMS_MAX_FIELDS 256 /* response_fields */
 
 typedef struct kv_params {
@@ -32,13 +32,13 @@ typedef struct kv_params {
     /* output */
     bool stream, include_usage, timings_per_token, return_tokens, return_progress, echo;
     bool post_sampling_probs;
-    bool want_probs;       /* token probabilities are part of the answer */
-    int32_t n_probs;       /* alternatives to show a token; 0 is possible with want_probs */
+    bool want_probs;           /* token probabilities are part of the answer */
+    int32_t n_probs;           /* alternatives to show a token; 0 is possible with want_probs */
     int32_t sse_ping_interval; /* seconds, -1 = off */
-    json_t *response_fields; /* owned array of strings, NULL = all */
+    json_t *response_fields;   /* owned array of strings, NULL = all */
     /* limits */
-    int32_t n;             /* choices a prompt */
-    int32_t n_predict;     /* -1 = up to the context limit */
+    int32_t n;         /* choices a prompt */
+    int32_t n_predict; /* -1 = up to the context limit */
     int32_t n_indent, n_keep, n_discard, n_cache_reuse, id_slot;
     int64_t t_max_predict_ms;
     bool cache_prompt;

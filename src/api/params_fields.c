@@ -19,7 +19,8 @@ static bool plain_text(const json_t *v) {
     return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
 }
 
-static kv_status read_int(int64_t *out, const json_t *value, const char *name, int64_t min, int64_t max, kv_error *err) {
+static kv_status read_int(int64_t *out, const json_t *value, const char *name, int64_t min, int64_t max,
+                          kv_error *err) {
     if (kv_json_as_int(out, value, min, max)) return KV_OK;
     if (!json_is_number(value)) return kv_fail_field(err, name, "'%s' must be an integer", name);
     return kv_fail_field(err, name, "'%s' must be an integer between %lld and %lld", name, (long long)min,
@@ -133,7 +134,8 @@ kv_status kv_field_samplers(kv_params *p, const kv_app *app, const json_t *value
         const json_t *item = letters ? NULL : json_array_get(value, i);
         if (!letters && !plain_text(item))
             return kv_fail_field(err, name, "'%s' must be an array of names or a string of letters", name);
-        const char *found = letters ? sampler_by_letter(json_string_value(value)[i]) : sampler_by_name(json_string_value(item));
+        const char *found =
+            letters ? sampler_by_letter(json_string_value(value)[i]) : sampler_by_name(json_string_value(item));
         if (!found) {
             const char *shown = letters ? json_string_value(value) : json_string_value(item);
             return kv_fail_field(err, name, "'%s' names an unknown sampler: '%.40s'", name, shown);
@@ -185,8 +187,7 @@ static kv_status bias_pair(kv_params *p, const kv_app *app, const json_t *pair, 
     if (st != KV_OK) return st;
     const json_t *token = json_array_get(pair, 0);
     int64_t id;
-    if (json_is_string(token))
-        return bias_text(p, app, json_string_value(token), json_string_length(token), bias, err);
+    if (json_is_string(token)) return bias_text(p, app, json_string_value(token), json_string_length(token), bias, err);
     if (!kv_json_as_int(&id, token, INT64_MIN, INT64_MAX))
         return kv_fail_field(err, path, "'%s' must begin with a token id or a text", path);
     bias_id(p, app, id, bias);
@@ -267,7 +268,8 @@ kv_status kv_field_n_predict(kv_params *p, const kv_app *app, const json_t *valu
 kv_status kv_field_n(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
     int64_t n, max = app->engine_info.n_slots > 0 ? app->engine_info.n_slots : 1;
     if (!kv_json_as_int(&n, value, 1, max))
-        return kv_fail_field(err, name, "'%s' must be an integer between 1 and %d, the number of slots (-np)", name, (int)max);
+        return kv_fail_field(err, name, "'%s' must be an integer between 1 and %d, the number of slots (-np)", name,
+                             (int)max);
     p->n = (int32_t)n;
     return KV_OK;
 }
@@ -279,7 +281,8 @@ kv_status kv_field_id_slot(kv_params *p, const kv_app *app, const json_t *value,
     return st;
 }
 
-kv_status kv_field_stream_options(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+kv_status kv_field_stream_options(kv_params *p, const kv_app *app, const json_t *value, const char *name,
+                                  kv_error *err) {
     (void)app;
     if (!json_is_object(value)) return kv_fail_field(err, name, "'%s' must be an object", name);
     kv_status st = kv_json_bool(&p->include_usage, value, "include_usage", err);
@@ -287,7 +290,8 @@ kv_status kv_field_stream_options(kv_params *p, const kv_app *app, const json_t 
     return st;
 }
 
-kv_status kv_field_response_fields(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+kv_status kv_field_response_fields(kv_params *p, const kv_app *app, const json_t *value, const char *name,
+                                   kv_error *err) {
     (void)app;
     if (!json_is_array(value)) return kv_fail_field(err, name, "'%s' must be an array of strings", name);
     if (json_array_size(value) > KV_PARAMS_MAX_FIELDS)
@@ -299,7 +303,8 @@ kv_status kv_field_response_fields(kv_params *p, const kv_app *app, const json_t
     return KV_OK;
 }
 
-kv_status kv_field_reasoning_format(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+kv_status kv_field_reasoning_format(kv_params *p, const kv_app *app, const json_t *value, const char *name,
+                                    kv_error *err) {
     (void)app;
     static const char *const known[] = {"none", "auto", "deepseek", "deepseek-legacy"};
     for (size_t i = 0; i < sizeof known / sizeof *known && json_is_string(value); i++) {
@@ -310,7 +315,8 @@ kv_status kv_field_reasoning_format(kv_params *p, const kv_app *app, const json_
     return kv_fail_field(err, name, "'%s' must be \"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"", name);
 }
 
-kv_status kv_field_budget_message(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+kv_status kv_field_budget_message(kv_params *p, const kv_app *app, const json_t *value, const char *name,
+                                  kv_error *err) {
     (void)app;
     if (!plain_text(value)) return kv_fail_field(err, name, "'%s' must be a string", name);
     p->budget_message = kv_strdup(json_string_value(value));
@@ -327,7 +333,8 @@ kv_status kv_field_play(kv_params *p, const kv_app *app, const json_t *value, co
     int64_t id;
     kv_status st = KV_OK;
     if (json_is_string(play)) {
-        st = kv_model_tokenize(&p->play, app->model, json_string_value(play), json_string_length(play), false, true, err);
+        st = kv_model_tokenize(&p->play, app->model, json_string_value(play), json_string_length(play), false, true,
+                               err);
     } else {
         if (!json_is_array(play)) return kv_fail_field(err, "kvasir.play", "'kvasir.play' must be a text or token ids");
         for (size_t i = 0; i < json_array_size(play); i++) {

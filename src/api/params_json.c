@@ -28,15 +28,24 @@ static void add_sampling(json_t *o, const kv_sampling *s) {
         const char *name;
         float value;
     } floats[] = {
-        {"temperature", s->temperature},       {"dynatemp_range", s->dynatemp_range},
-        {"dynatemp_exponent", s->dynatemp_exponent}, {"top_p", s->top_p},
-        {"min_p", s->min_p},                   {"top_n_sigma", s->top_n_sigma},
-        {"xtc_probability", s->xtc_probability}, {"xtc_threshold", s->xtc_threshold},
-        {"typical_p", s->typical_p},           {"repeat_penalty", s->repeat_penalty},
-        {"presence_penalty", s->presence_penalty}, {"frequency_penalty", s->frequency_penalty},
-        {"dry_multiplier", s->dry_multiplier}, {"dry_base", s->dry_base},
-        {"mirostat_tau", s->mirostat_tau},     {"mirostat_eta", s->mirostat_eta},
-        {"adaptive_target", s->adaptive_target}, {"adaptive_decay", s->adaptive_decay},
+        {"temperature", s->temperature},
+        {"dynatemp_range", s->dynatemp_range},
+        {"dynatemp_exponent", s->dynatemp_exponent},
+        {"top_p", s->top_p},
+        {"min_p", s->min_p},
+        {"top_n_sigma", s->top_n_sigma},
+        {"xtc_probability", s->xtc_probability},
+        {"xtc_threshold", s->xtc_threshold},
+        {"typical_p", s->typical_p},
+        {"repeat_penalty", s->repeat_penalty},
+        {"presence_penalty", s->presence_penalty},
+        {"frequency_penalty", s->frequency_penalty},
+        {"dry_multiplier", s->dry_multiplier},
+        {"dry_base", s->dry_base},
+        {"mirostat_tau", s->mirostat_tau},
+        {"mirostat_eta", s->mirostat_eta},
+        {"adaptive_target", s->adaptive_target},
+        {"adaptive_decay", s->adaptive_decay},
     };
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
         json_object_set_new(o, floats[i].name, number(floats[i].value));

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 static kv_status wrong_kind(const char *field, kv_error *err) {
-    return kv_fail_field(err, field, "'%s' must be a text, an array of token ids and texts, or an object with 'prompt_string'",
-                         field);
+    return kv_fail_field(
+        err, field, "'%s' must be a text, an array of token ids and texts, or an object with 'prompt_string'", field);
 }
 
 static kv_status add_text(kv_tokens *out, const kv_model *model, const json_t *text, bool add_special,
@@ -39,7 +39,8 @@ kv_status kv_prompt_mixed(kv_tokens *out, const kv_model *model, const json_t *v
     return KV_OK;
 }
 
-static kv_status add_prompt(kv_prompts *out, const kv_model *model, const json_t *value, const char *field, kv_error *err) {
+static kv_status add_prompt(kv_prompts *out, const kv_model *model, const json_t *value, const char *field,
+                            kv_error *err) {
     char path[96];
     snprintf(path, sizeof path, "%.60s", field);
     if (json_is_object(value)) {

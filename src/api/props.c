@@ -5,7 +5,9 @@
 #include "api/params.h"
 #include "api/shapes.h"
 
-static json_t *text(const char *s) { return s ? kv_json_text(s, strlen(s)) : json_string(""); }
+static json_t *text(const char *s) {
+    return s ? kv_json_text(s, strlen(s)) : json_string("");
+}
 
 static json_t *caps(const kv_app *app) {
     kv_buf json = {0};
@@ -54,7 +56,8 @@ kv_status kv_serve_props(void *ctx, kv_http_request *req, kv_http_response *res,
     json_object_set_new(o, "model_ftype", text(m->ftype));
     json_object_set_new(o, "model_path", text(m->path));
     json_object_set_new(o, "modalities", json_pack("{s:b, s:b, s:b}", "vision", 0, "video", 0, "audio", 0));
-    json_object_set_new(o, "media_marker", json_string("<__media__>")); /* nothing replaces it while there is no vision */
+    json_object_set_new(o, "media_marker",
+                        json_string("<__media__>")); /* nothing replaces it while there is no vision */
     json_object_set_new(o, "endpoint_slots", json_boolean(opt->slots_endpoint));
     json_object_set_new(o, "endpoint_props", json_boolean(opt->props_endpoint));
     json_object_set_new(o, "endpoint_metrics", json_boolean(opt->metrics_endpoint));

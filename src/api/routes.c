@@ -2,9 +2,11 @@
  * with it. */
 #include "api/endpoints.h"
 
-#define ROUTE(method, path, handler) {method, path, handler, false, kv_api_error_body}
-#define OPEN(method, path, handler)  {method, path, handler, true, kv_api_error_body}
-#define BOTH(method, path, handler)  ROUTE(method, path, handler), ROUTE(method, "/v1" path, handler)
+#define ROUTE(method, path, handler)                                                                                   \
+    { method, path, handler, false, kv_api_error_body }
+#define OPEN(method, path, handler)                                                                                    \
+    { method, path, handler, true, kv_api_error_body }
+#define BOTH(method, path, handler) ROUTE(method, path, handler), ROUTE(method, "/v1" path, handler)
 
 static const kv_http_route routes[] = {
     OPEN("GET", "/", kv_serve_page),
@@ -26,4 +28,6 @@ static const kv_http_route routes[] = {
     {0},
 };
 
-const kv_http_route *kv_api_routes(void) { return routes; }
+const kv_http_route *kv_api_routes(void) {
+    return routes;
+}

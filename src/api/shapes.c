@@ -8,7 +8,9 @@
 
 /* ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static double per(double a, double b) { return b > 0 ? a / b : 0.0; }
+static double per(double a, double b) {
+    return b > 0 ? a / b : 0.0;
+}
 
 json_t *kv_shape_timings(const kv_timings *t) {
     double steps = t->n_decoded > 1 ? t->n_decoded - 1 : 0;
@@ -63,7 +65,9 @@ json_t *kv_shape_progress(const kv_gen_event *e) {
 /* ── token probabilities ───────────────────────────────────────────────────────────────────────────────────────── */
 
 /* JSON has no infinity; llama-server writes the lowest float for a probability of 0. */
-static json_t *logprob(float value) { return json_real(isfinite(value) ? value : -FLT_MAX); }
+static json_t *logprob(float value) {
+    return json_real(isfinite(value) ? value : -FLT_MAX);
+}
 
 static json_t *prob_entry(const kv_job *j, const kv_token_prob *p) {
     kv_buf piece = {0};
@@ -72,9 +76,9 @@ static json_t *prob_entry(const kv_job *j, const kv_token_prob *p) {
     json_t *bytes = json_array();
     for (size_t i = 0; i < piece.len; i++) json_array_append_new(bytes, json_integer((unsigned char)s[i]));
     bool post = j->params.post_sampling_probs;
-    json_t *o = json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->token, "token",
-                          kv_json_text(s, kv_utf8_complete(s, piece.len)), "bytes", bytes, post ? "prob" : "logprob",
-                          post ? json_real(exp(p->logprob)) : logprob(p->logprob));
+    json_t *o =
+        json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->token, "token", kv_json_text(s, kv_utf8_complete(s, piece.len)),
+                  "bytes", bytes, post ? "prob" : "logprob", post ? json_real(exp(p->logprob)) : logprob(p->logprob));
     kv_buf_free(&piece);
     return o;
 }

@@ -13,7 +13,9 @@ void kv_sse_event_new(kv_buf *out, json_t *value) {
     json_decref(value);
 }
 
-void kv_sse_ping(kv_buf *out) { kv_buf_adds(out, ":\n\n"); }
+void kv_sse_ping(kv_buf *out) {
+    kv_buf_adds(out, ":\n\n");
+}
 
 void kv_sse_error(kv_buf *out, const kv_error *err) {
     kv_buf_adds(out, "data: ");
@@ -21,7 +23,9 @@ void kv_sse_error(kv_buf *out, const kv_error *err) {
     kv_buf_adds(out, "\n\n");
 }
 
-void kv_sse_done(kv_buf *out) { kv_buf_adds(out, "data: [DONE]\n\n"); }
+void kv_sse_done(kv_buf *out) {
+    kv_buf_adds(out, "data: [DONE]\n\n");
+}
 
 /* Milliseconds until the next ping is due; -1 when there are none. */
 static int ping_timeout(const kv_job *j, int64_t now_us) {
@@ -59,4 +63,6 @@ bool kv_stream_next(void *ctx, kv_http_request *req, kv_buf *out) {
     return true;
 }
 
-void kv_stream_free(void *ctx) { kv_job_free(ctx); }
+void kv_stream_free(void *ctx) {
+    kv_job_free(ctx);
+}

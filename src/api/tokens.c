@@ -33,7 +33,8 @@ static json_t *token_with_piece(const kv_model *model, kv_token token) {
 static void write_tokens(kv_buf *out, const kv_model *model, const kv_tokens *tokens, bool with_pieces) {
     json_t *list = json_array();
     for (size_t i = 0; i < tokens->len; i++)
-        json_array_append_new(list, with_pieces ? token_with_piece(model, tokens->data[i]) : json_integer(tokens->data[i]));
+        json_array_append_new(list,
+                              with_pieces ? token_with_piece(model, tokens->data[i]) : json_integer(tokens->data[i]));
     json_t *o = json_pack("{s:o}", "tokens", list);
     kv_json_dump(out, o);
     json_decref(o);

@@ -43,9 +43,9 @@ static const char *media_kind(const char *type) {
     static const struct {
         const char *type, *kind;
     } kinds[] = {
-        {"image_url", "image"},   {"input_image", "image"}, {"image", "image"},      {"input_audio", "audio"},
-        {"audio_url", "audio"},   {"audio", "audio"},       {"input_video", "video"}, {"video_url", "video"},
-        {"video", "video"},       {"file", "file"},         {"input_file", "file"},
+        {"image_url", "image"}, {"input_image", "image"}, {"image", "image"},       {"input_audio", "audio"},
+        {"audio_url", "audio"}, {"audio", "audio"},       {"input_video", "video"}, {"video_url", "video"},
+        {"video", "video"},     {"file", "file"},         {"input_file", "file"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].type, type) == 0) return kinds[i].kind;
@@ -342,8 +342,9 @@ kv_status kv_chat_check_tool_choice(const char **choice, json_t *tools, const js
     for (size_t i = 0; i < 3 && json_is_string(tool_choice); i++)
         if (strcmp(json_string_value(tool_choice), words[i]) == 0) *choice = words[i];
     if (!*choice)
-        return kv_fail_field(err, "tool_choice",
-                             "'tool_choice' must be \"auto\", \"none\", \"required\" or an object that names a function");
+        return kv_fail_field(
+            err, "tool_choice",
+            "'tool_choice' must be \"auto\", \"none\", \"required\" or an object that names a function");
     if (!tools && strcmp(*choice, "required") == 0)
         return kv_fail_field(err, "tool_choice", "'tool_choice' is \"required\", but there are no 'tools'");
     return KV_OK;

@@ -4,8 +4,8 @@
 
 static rig r;
 
-#define CHAT  "/v1/chat/completions"
-#define USER  "'messages':[{'role':'user','content':'hi'}]"
+#define CHAT       "/v1/chat/completions"
+#define USER       "'messages':[{'role':'user','content':'hi'}]"
 #define PLAY(text) "'kvasir':{'play':'" text "'}"
 
 /* Keys that `want` names, separated by blanks, are all there. */
@@ -17,16 +17,18 @@ static void assert_keys(const json_t *v, const char *want) {
 }
 
 static void assert_timings(const json_t *v) {
-    assert_keys(v, "timings.cache_n timings.prompt_n timings.prompt_ms timings.prompt_per_token_ms timings.prompt_per_second "
-                   "timings.predicted_n timings.predicted_ms timings.predicted_per_token_ms timings.predicted_per_second");
+    assert_keys(
+        v, "timings.cache_n timings.prompt_n timings.prompt_ms timings.prompt_per_token_ms timings.prompt_per_second "
+           "timings.predicted_n timings.predicted_ms timings.predicted_per_token_ms timings.predicted_per_second");
 }
 
 /* ── states ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static const char *const paths[][2] = {
-    {"GET", "/models"},   {"GET", "/v1/models"},       {"GET", "/props"},      {"GET", "/slots"},
-    {"GET", "/metrics"},  {"POST", CHAT},              {"POST", "/v1/completions"}, {"POST", "/completion"},
-    {"POST", "/tokenize"}, {"POST", "/v1/detokenize"}, {"POST", "/apply-template"},
+    {"GET", "/models"},          {"GET", "/v1/models"},       {"GET", "/props"},
+    {"GET", "/slots"},           {"GET", "/metrics"},         {"POST", CHAT},
+    {"POST", "/v1/completions"}, {"POST", "/completion"},     {"POST", "/tokenize"},
+    {"POST", "/v1/detokenize"},  {"POST", "/apply-template"},
 };
 
 static void test_loading(void **state) {
@@ -80,17 +82,19 @@ static void test_models(void **state) {
     assert_int_equal(int_at(v, "data.0.max_model_len"), 1024);
     assert_int_equal(int_at(v, "data.0.meta.n_ctx"), 1024);
     assert_int_equal(int_at(v, "data.0.created"), 1700000000);
-    assert_keys(v, "data.0.aliases data.0.tags data.0.owned_by data.0.meta.vocab_type data.0.meta.n_vocab "
-                   "data.0.meta.n_ctx_train data.0.meta.n_embd data.0.meta.n_params data.0.meta.size data.0.meta.ftype "
-                   "models.0.name models.0.model models.0.capabilities.0 models.0.details.format models.0.details.families.0");
+    assert_keys(
+        v, "data.0.aliases data.0.tags data.0.owned_by data.0.meta.vocab_type data.0.meta.n_vocab "
+           "data.0.meta.n_ctx_train data.0.meta.n_embd data.0.meta.n_params data.0.meta.size data.0.meta.ftype "
+           "models.0.name models.0.model models.0.capabilities.0 models.0.details.format models.0.details.families.0");
     json_decref(v);
 }
 
 static void test_props(void **state) {
     (void)state;
     json_t *v = rig_json(&r, "/props", NULL);
-    assert_keys(v, "default_generation_settings.params.temperature model_path chat_template chat_template_caps bos_token "
-                   "eos_token build_info modalities.vision media_marker endpoint_slots ui_settings kvasir.memory");
+    assert_keys(v,
+                "default_generation_settings.params.temperature model_path chat_template chat_template_caps bos_token "
+                "eos_token build_info modalities.vision media_marker endpoint_slots ui_settings kvasir.memory");
     assert_int_equal(int_at(v, "total_slots"), 4);
     assert_int_equal(int_at(v, "default_generation_settings.n_ctx"), 1024);
     assert_string_equal(str_at(v, "model_alias"), "fake-model");
@@ -141,8 +145,10 @@ static void test_tokens(void **state) {
         {"/tokenize", "{'content':'<s>','parse_special':false}", "{'tokens':[60,115,62]}"},
         {"/v1/tokenize", "{'content':['a',5,'b']}", "{'tokens':[97,5,98]}"},
         {"/tokenize", "{'content':'a\xC3','with_pieces':true}", NULL}, /* no UTF-8: refused as JSON */
-        {"/tokenize", "{'content':'\xC3\xA1','with_pieces':true}", "{'tokens':[{'id':195,'piece':[195]},{'id':161,'piece':[161]}]}"},
-        {"/tokenize", "{'content':'a<s>','with_pieces':true}", "{'tokens':[{'id':97,'piece':'a'},{'id':256,'piece':'<s>'}]}"},
+        {"/tokenize", "{'content':'\xC3\xA1','with_pieces':true}",
+         "{'tokens':[{'id':195,'piece':[195]},{'id':161,'piece':[161]}]}"},
+        {"/tokenize", "{'content':'a<s>','with_pieces':true}",
+         "{'tokens':[{'id':97,'piece':'a'},{'id':256,'piece':'<s>'}]}"},
         {"/tokenize", "{'content':''}", "{'tokens':[]}"},
         {"/tokenize", "{}", NULL},
         {"/detokenize", "{'tokens':[97,195,161,256]}", "{'content':'a\xC3\xA1<s>'}"},
@@ -180,7 +186,8 @@ static void test_template(void **state) {
     v = rig_json(&r, "/apply-template", "{" USER ",'add_generation_prompt':false}");
     assert_null(strstr(str_at(v, "prompt"), "<|im_start|>assistant"));
     json_decref(v);
-    v = rig_json(&r, "/apply-template", "{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':'Well'}]}");
+    v = rig_json(&r, "/apply-template",
+                 "{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':'Well'}]}");
     prompt = str_at(v, "prompt");
     assert_string_equal(prompt + strlen(prompt) - 4, "Well");
     json_decref(v);
@@ -212,7 +219,8 @@ static void test_chat_stream(void **state) {
     (void)state;
     for (int usage = 0; usage < 2; usage++) {
         kv_buf body = {0};
-        kv_buf_addf(&body, "{" USER "," PLAY("Hey") ",'stream':true%s}", usage ? ",'stream_options':{'include_usage':true}" : "");
+        kv_buf_addf(&body, "{" USER "," PLAY("Hey") ",'stream':true%s}",
+                    usage ? ",'stream_options':{'include_usage':true}" : "");
         json_t *v = rig_stream(&r, "/chat/completions", body.data), *e;
         kv_buf_free(&body);
         size_t n = json_array_size(v), i;
@@ -224,7 +232,8 @@ static void test_chat_stream(void **state) {
             assert_string_equal(str_at(e, "object"), "chat.completion.chunk");
             assert_string_equal(str_at(e, "id"), str_at(v, "0.id"));
             if (i > 0) assert_null(at(e, "choices.0.delta.role"));
-            if (json_is_string(at(e, "choices.0.delta.content"))) kv_buf_adds(&text, str_at(e, "choices.0.delta.content"));
+            if (json_is_string(at(e, "choices.0.delta.content")))
+                kv_buf_adds(&text, str_at(e, "choices.0.delta.content"));
         }
         assert_string_equal(kv_buf_str(&text), "Hey");
         kv_buf_free(&text);
@@ -270,7 +279,8 @@ static void test_chat_finish(void **state) {
         size_t k;
         const char *finish = "";
         json_array_foreach(v, k, e) {
-            if (json_is_string(at(e, "choices.0.delta.content"))) kv_buf_adds(&text, str_at(e, "choices.0.delta.content"));
+            if (json_is_string(at(e, "choices.0.delta.content")))
+                kv_buf_adds(&text, str_at(e, "choices.0.delta.content"));
             if (json_is_string(at(e, "choices.0.finish_reason"))) finish = str_at(e, "choices.0.finish_reason");
         }
         assert_string_equal(kv_buf_str(&text), list[i].content);
@@ -294,7 +304,9 @@ static void test_chat_choices(void **state) {
     long long n_prompt = int_at(v, "usage.prompt_tokens");
     assert_int_equal(int_at(v, "usage.completion_tokens"), 6);
     json_decref(v);
-    v = rig_stream(&r, CHAT, "{" USER ",'n':3,'max_tokens':2,'stream':true,'stream_options':{'include_usage':true}," PLAY("xyz") "}");
+    v = rig_stream(&r, CHAT,
+                   "{" USER
+                   ",'n':3,'max_tokens':2,'stream':true,'stream_options':{'include_usage':true}," PLAY("xyz") "}");
     int finished[3] = {0}, roles[3] = {0};
     json_t *e;
     size_t k;
@@ -328,7 +340,8 @@ static void test_chat_logprobs(void **state) {
     assert_int_equal(json_array_size(at(v, "choices.0.logprobs.content.0.top_logprobs")), 0);
     json_decref(v);
     /* in a stream each token's comes with the text it is part of, and none behind a stop string */
-    v = rig_stream(&r, CHAT, "{" USER ",'stream':true,'logprobs':true,'top_logprobs':1,'stop':'de'," PLAY("abcdef") "}");
+    v = rig_stream(&r, CHAT,
+                   "{" USER ",'stream':true,'logprobs':true,'top_logprobs':1,'stop':'de'," PLAY("abcdef") "}");
     kv_buf text = {0}, probs = {0};
     size_t i, k;
     json_array_foreach(v, i, e) {
@@ -348,7 +361,8 @@ static void test_progress(void **state) {
     kv_buf body = {0};
     kv_buf_adds(&body, "{'messages':[{'role':'user','content':'");
     for (int i = 0; i < 800; i++) kv_buf_adds(&body, i % 7 ? "p" : " ");
-    kv_buf_adds(&body, "'}],'stream':true,'return_progress':true,'timings_per_token':true,'cache_prompt':false," PLAY("ok") "}");
+    kv_buf_adds(&body, "'}],'stream':true,'return_progress':true,'timings_per_token':true,'cache_prompt':false," PLAY(
+                           "ok") "}");
     json_t *v = rig_stream(&r, CHAT, body.data), *e;
     size_t i;
     long long last = -1, total = 0;
@@ -447,7 +461,8 @@ static void test_native(void **state) {
         assert_string_equal(str_at(v, "stop_type"), "word");
         assert_string_equal(str_at(v, "stopping_word"), "q");
         assert_string_equal(str_at(v, "prompt"), "<s>ab");
-        assert_true(json_is_true(at(v, "stop")) && json_is_true(at(v, "has_new_line")) && json_is_false(at(v, "truncated")));
+        assert_true(json_is_true(at(v, "stop")) && json_is_true(at(v, "has_new_line")) &&
+                    json_is_false(at(v, "truncated")));
         assert_int_equal(json_array_size(at(v, "tokens")), 4);
         assert_int_equal(int_at(v, "tokens_evaluated"), 3);
         assert_int_equal(int_at(v, "tokens_predicted"), 4);
@@ -455,7 +470,10 @@ static void test_native(void **state) {
         assert_timings(v);
         json_decref(v);
     }
-    json_t *v = rig_json(&r, "/completion", "{'prompt':'ab','n_predict':2,'response_fields':['content','generation_settings/n_predict','no']," PLAY("xyz") "}");
+    json_t *v = rig_json(
+        &r, "/completion",
+        "{'prompt':'ab','n_predict':2,'response_fields':['content','generation_settings/n_predict','no']," PLAY(
+            "xyz") "}");
     assert_int_equal(json_object_size(v), 2);
     assert_string_equal(str_at(v, "content"), "xy");
     assert_int_equal(int_at(v, "generation_settings/n_predict"), 2);
@@ -466,7 +484,8 @@ static void test_native(void **state) {
     assert_int_equal(int_at(v, "1.index"), 1);
     assert_int_equal(json_array_size(at(v, "0.tokens")), 0);
     json_decref(v);
-    v = rig_json(&r, "/completion", "{'prompt':'ab','n_predict':2,'n_probs':1,'post_sampling_probs':true," PLAY("xy") "}");
+    v = rig_json(&r, "/completion",
+                 "{'prompt':'ab','n_predict':2,'n_probs':1,'post_sampling_probs':true," PLAY("xy") "}");
     assert_int_equal(json_array_size(at(v, "completion_probabilities")), 2);
     assert_true(json_real_value(at(v, "completion_probabilities.0.prob")) == 1);
     assert_string_equal(str_at(v, "completion_probabilities.0.top_probs.0.token"), "x");
@@ -475,7 +494,9 @@ static void test_native(void **state) {
 
 static void test_native_stream(void **state) {
     (void)state;
-    json_t *v = rig_stream(&r, "/completion", "{'prompt':'ab','n_predict':2,'n_probs':1,'stream':true,'timings_per_token':true," PLAY("xyz") "}");
+    json_t *v =
+        rig_stream(&r, "/completion",
+                   "{'prompt':'ab','n_predict':2,'n_probs':1,'stream':true,'timings_per_token':true," PLAY("xyz") "}");
     assert_int_equal(json_array_size(v), 3); /* two tokens and the whole; no [DONE] */
     assert_string_equal(str_at(v, "0.content"), "x");
     assert_int_equal(int_at(v, "1.tokens.0"), 'y');
@@ -500,15 +521,18 @@ static const struct {
     {CHAT, "{'messages':[", 400, NULL},
     {CHAT, "[]", 400, NULL},
     {CHAT, "{}", 400, "messages"},
-    {CHAT, "{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'x'}}]}]}", 400, "messages[0].content[0]"},
+    {CHAT, "{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'x'}}]}]}", 400,
+     "messages[0].content[0]"},
     {CHAT, "{" USER ",'n':9}", 400, "n"},
     {CHAT, "{" USER ",'tools':[{}]}", 400, "tools[0].type"},
     {CHAT, "{" USER ",'tool_choice':'required'}", 400, "tool_choice"},
-    {CHAT, "{" USER ",'tools':[{'type':'function','function':{'name':'f'}}],'grammar':'root ::= \\\"a\\\"'}", 400, "grammar"},
+    {CHAT, "{" USER ",'tools':[{'type':'function','function':{'name':'f'}}],'grammar':'root ::= \\\"a\\\"'}", 400,
+     "grammar"},
     {CHAT, "{" USER ",'chat_template_kwargs':5}", 400, "chat_template_kwargs"},
     {CHAT, "{" USER ",'chat_template_kwargs':{'enable_thinking':'x'}}", 400, "chat_template_kwargs.enable_thinking"},
     {CHAT, "{" USER ",'continue_final_message':true}", 400, "continue_final_message"},
-    {CHAT, "{" USER ",'response_format':{'type':'json_schema','json_schema':{'schema':{'type':'hiccup'}}}}", 400, "response_format"},
+    {CHAT, "{" USER ",'response_format':{'type':'json_schema','json_schema':{'schema':{'type':'hiccup'}}}}", 400,
+     "response_format"},
     {CHAT, "{'messages':[{'role':'assistant','content':'a'},{'role':'assistant','content':'b'}]}", 400, "messages"},
     {CHAT, "{" USER ",'model':3}", 400, "model"},
     {"/v1/completions", "{}", 400, "prompt"},
@@ -596,7 +620,7 @@ static void test_strict_model(void **state) {
 /* ── tools and reasoning through the parser ────────────────────────────────────────────────────────────────────── */
 
 #define TOOLS                                                                                                          \
-    "'tools':[{'type':'function','function':{'name':'get_time','description':'d','parameters':{'type':'object',"     \
+    "'tools':[{'type':'function','function':{'name':'get_time','description':'d','parameters':{'type':'object',"       \
     "'properties':{'city':{'type':'string'}}}}}]"
 
 static void test_tools_are_rendered(void **state) {
@@ -621,7 +645,8 @@ static void test_hang_up(void **state) {
     for (int stream = 0; stream < 2; stream++) {
         kv_buf text = {0};
         char *body = json_text(stream ? "{'prompt':'a','stream':true}" : "{'prompt':'a'}");
-        kv_buf_addf(&text, "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+        kv_buf_addf(&text, "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+                    strlen(body), body);
         client c = dial(kv_http_port(r.http));
         say(&c, text.data);
         if (stream) {
@@ -645,14 +670,16 @@ static void test_stop_in_stream(void **state) {
     (void)state;
     char *body = json_text("{'prompt':'a','stream':true}");
     kv_buf text = {0};
-    kv_buf_addf(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    kv_buf_addf(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+                strlen(body), body);
     client c = dial(kv_http_port(r.http));
     say(&c, text.data);
     answer a = {0};
     assert_true(read_head(&c, &a));
     assert_true(read_chunk(&c, &a));
     kv_sched_stop(r.app.sched);
-    while (read_chunk(&c, &a)) {}
+    while (read_chunk(&c, &a)) {
+    }
     assert_false(a.closed);
     json_t *v = events_of(&a);
     const json_t *last = json_array_get(v, json_array_size(v) - 1);
@@ -681,14 +708,29 @@ static int close_rig(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loading),       cmocka_unit_test(test_draining),      cmocka_unit_test(test_models),
-        cmocka_unit_test(test_props),         cmocka_unit_test(test_slots_and_metrics),
-        cmocka_unit_test(test_tokens),        cmocka_unit_test(test_template),      cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_chat_stream),   cmocka_unit_test(test_chat_finish),   cmocka_unit_test(test_chat_choices),
-        cmocka_unit_test(test_chat_logprobs), cmocka_unit_test(test_progress),      cmocka_unit_test(test_completions),
-        cmocka_unit_test(test_large_batch),   cmocka_unit_test(test_native),        cmocka_unit_test(test_native_stream),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_context_full),  cmocka_unit_test(test_strict_model),
-        cmocka_unit_test(test_tools_are_rendered), cmocka_unit_test(test_hang_up),  cmocka_unit_test(test_stop_in_stream),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_draining),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_props),
+        cmocka_unit_test(test_slots_and_metrics),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_template),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_chat_stream),
+        cmocka_unit_test(test_chat_finish),
+        cmocka_unit_test(test_chat_choices),
+        cmocka_unit_test(test_chat_logprobs),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_completions),
+        cmocka_unit_test(test_large_batch),
+        cmocka_unit_test(test_native),
+        cmocka_unit_test(test_native_stream),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_context_full),
+        cmocka_unit_test(test_strict_model),
+        cmocka_unit_test(test_tools_are_rendered),
+        cmocka_unit_test(test_hang_up),
+        cmocka_unit_test(test_stop_in_stream),
     };
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }

@@ -23,14 +23,16 @@ static void test_bodies(void **state) {
     kv_fail(&err, KV_BUSY, "Loading model");
     assert_body(&err, "{\"error\":{\"code\":503,\"message\":\"Loading model\",\"type\":\"unavailable_error\"}}");
     kv_fail(&err, KV_INVALID, "bad");
-    assert_body(&err, "{\"error\":{\"code\":400,\"message\":\"bad\",\"type\":\"invalid_request_error\",\"param\":null}}");
+    assert_body(&err,
+                "{\"error\":{\"code\":400,\"message\":\"bad\",\"type\":\"invalid_request_error\",\"param\":null}}");
     kv_fail_field(&err, "stop[1]", "'%s' \"x\"", "stop[1]");
     assert_body(&err, "{\"error\":{\"code\":400,\"message\":\"'stop[1]' \\\"x\\\"\",\"type\":\"invalid_request_error\","
                       "\"param\":\"stop[1]\"}}");
     kv_fail_field(&err, "model", "no such model");
     err.status = KV_NOT_FOUND;
-    assert_body(&err, "{\"error\":{\"code\":\"model_not_found\",\"message\":\"no such model\",\"type\":\"not_found_error\","
-                      "\"param\":\"model\"}}");
+    assert_body(&err,
+                "{\"error\":{\"code\":\"model_not_found\",\"message\":\"no such model\",\"type\":\"not_found_error\","
+                "\"param\":\"model\"}}");
     kv_fail(&err, KV_UNSUPPORTED, "off");
     assert_body(&err, "{\"error\":{\"code\":501,\"message\":\"off\",\"type\":\"not_supported_error\"}}");
     kv_fail(&err, KV_ENGINE_DAMAGED, "broken");
@@ -69,9 +71,10 @@ static void test_events(void **state) {
     kv_fail(&err, KV_ENGINE, "it broke");
     kv_sse_error(&out, &err);
     kv_sse_done(&out);
-    assert_string_equal(kv_buf_str(&out), "data: {\"a\":\"line\\nbreak\"}\n\n:\n\n"
-                                          "data: {\"error\":{\"code\":500,\"message\":\"it broke\",\"type\":\"server_error\"}}\n\n"
-                                          "data: [DONE]\n\n");
+    assert_string_equal(kv_buf_str(&out),
+                        "data: {\"a\":\"line\\nbreak\"}\n\n:\n\n"
+                        "data: {\"error\":{\"code\":500,\"message\":\"it broke\",\"type\":\"server_error\"}}\n\n"
+                        "data: [DONE]\n\n");
     kv_buf_free(&out);
 }
 

@@ -28,11 +28,28 @@ static void assert_kind(const char *text, const char *name, const char *kind) {
 static void test_metrics(void **state) {
     (void)state;
     kv_metrics_input in = {
-        .sched = {.n_prompt_computed = 1000, .n_prompt_cached = 3000, .n_decoded = 50, .n_decode_calls = 20, .n_requests = 7,
-                  .n_preempted = 1, .n_cancelled = 2, .prompt_seconds = 4, .decode_seconds = 2, .n_busy_slots_sum = 30,
-                  .n_processing = 3, .n_waiting = 5, .n_tokens_max = 900, .cells_used = 11, .cells_total = 4096},
-        .n_slots = 4, .n_ctx = 2048, .bytes_rss = 123456789012, .started_at = 1000, .now = 1060,
-        .version = "1.2.3", .engine = "v0",
+        .sched = {.n_prompt_computed = 1000,
+                  .n_prompt_cached = 3000,
+                  .n_decoded = 50,
+                  .n_decode_calls = 20,
+                  .n_requests = 7,
+                  .n_preempted = 1,
+                  .n_cancelled = 2,
+                  .prompt_seconds = 4,
+                  .decode_seconds = 2,
+                  .n_busy_slots_sum = 30,
+                  .n_processing = 3,
+                  .n_waiting = 5,
+                  .n_tokens_max = 900,
+                  .cells_used = 11,
+                  .cells_total = 4096},
+        .n_slots = 4,
+        .n_ctx = 2048,
+        .bytes_rss = 123456789012,
+        .started_at = 1000,
+        .now = 1060,
+        .version = "1.2.3",
+        .engine = "v0",
     };
     kv_buf out = {0};
     kv_metrics_render(&out, &in);

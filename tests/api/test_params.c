@@ -100,8 +100,10 @@ static const struct {
     {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':'json'}", "response_format", "object"},
     {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{}}", "response_format.type", "json_schema"},
     {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{'type':'sound'}}", "response_format.type", "json_schema"},
-    {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{'type':'json_object','schema':123}}", "response_format.schema", "object"},
-    {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{'type':'json_schema','json_schema':1}}", "response_format.json_schema", "object"},
+    {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{'type':'json_object','schema':123}}",
+     "response_format.schema", "object"},
+    {KV_API_COMPLETIONS | KV_API_CHAT, "{'response_format':{'type':'json_schema','json_schema':1}}",
+     "response_format.json_schema", "object"},
     {KV_API_CHAT, "{'response_format':{'type':'json_object'},'grammar':'root ::= \\\"a\\\"'}", "grammar", "together"},
     /* chat */
     {KV_API_CHAT, "{'logprobs':5}", "logprobs", "boolean"},
@@ -264,11 +266,8 @@ static void test_seed(void **state) {
         const char *body;
         uint32_t want;
     } list[] = {
-        {"{'seed':42}", 42},
-        {"{'seed':-1}", KV_SEED_RANDOM},
-        {"{'seed':4294967295}", KV_SEED_RANDOM},
-        {"{'seed':4294967298}", 2},
-        {"{'seed':-9223372036854775807}", 1},
+        {"{'seed':42}", 42},        {"{'seed':-1}", KV_SEED_RANDOM},      {"{'seed':4294967295}", KV_SEED_RANDOM},
+        {"{'seed':4294967298}", 2}, {"{'seed':-9223372036854775807}", 1},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         kv_params p;
@@ -381,7 +380,8 @@ static void test_format(void **state) {
         {"{'response_format':{'type':'json_schema','json_schema':{'name':'x','schema':{'const':2}}}}", "{'const':2}"},
         {"{'response_format':{'type':'json_schema','schema':{'const':3}}}", "{'const':3}"},
         {"{'response_format':{'type':'json_object'},'json_schema':{'const':4}}", "{'const':4}"},
-        {"{'response_format':{'type':'json_schema','json_schema':{'schema':{'const':5}}},'json_schema':{'const':4}}", "{'const':5}"},
+        {"{'response_format':{'type':'json_schema','json_schema':{'schema':{'const':5}}},'json_schema':{'const':4}}",
+         "{'const':5}"},
         {"{'json_schema':{}}", "{'type':'object'}"},
     };
     for (size_t i = 0; i < sizeof chat / sizeof *chat; i++) {
@@ -492,15 +492,66 @@ static void test_settings_json(void **state) {
 /* Any JSON value in any field: accepted or refused with that field's name, never a crash. */
 static void test_random_values(void **state) {
     (void)state;
-    static const char *const names[] = {
-        "stream", "n_predict", "max_tokens", "top_k", "top_p", "temperature", "seed", "n", "stop", "logit_bias", "samplers",
-        "dry_sequence_breakers", "dry_base", "stream_options", "response_fields", "response_format", "json_schema", "logprobs",
-        "top_logprobs", "n_probs", "id_slot", "kvasir", "lora", "suffix", "best_of", "echo", "modalities", "reasoning_format",
-        "adaptive_decay", "t_max_predict_ms", "repeat_last_n"};
-    static const char *const values[] = {
-        "true", "false", "0", "-1", "1", "3", "2147483648", "-9223372036854775808", "9223372036854775807", "1e308", "-1e308",
-        "0.5", "''", "'x'", "'\\u0000'", "[]", "[null]", "[[]]", "[[1]]", "[[1,2]]", "[{}]", "{}", "{'type':1}", "{'type':'json_schema'}",
-        "{'a':{'b':[]}}", "['a','b']", "[1,'a',null]", "{'play':[]}", "{'include_usage':null}"};
+    static const char *const names[] = {"stream",
+                                        "n_predict",
+                                        "max_tokens",
+                                        "top_k",
+                                        "top_p",
+                                        "temperature",
+                                        "seed",
+                                        "n",
+                                        "stop",
+                                        "logit_bias",
+                                        "samplers",
+                                        "dry_sequence_breakers",
+                                        "dry_base",
+                                        "stream_options",
+                                        "response_fields",
+                                        "response_format",
+                                        "json_schema",
+                                        "logprobs",
+                                        "top_logprobs",
+                                        "n_probs",
+                                        "id_slot",
+                                        "kvasir",
+                                        "lora",
+                                        "suffix",
+                                        "best_of",
+                                        "echo",
+                                        "modalities",
+                                        "reasoning_format",
+                                        "adaptive_decay",
+                                        "t_max_predict_ms",
+                                        "repeat_last_n"};
+    static const char *const values[] = {"true",
+                                         "false",
+                                         "0",
+                                         "-1",
+                                         "1",
+                                         "3",
+                                         "2147483648",
+                                         "-9223372036854775808",
+                                         "9223372036854775807",
+                                         "1e308",
+                                         "-1e308",
+                                         "0.5",
+                                         "''",
+                                         "'x'",
+                                         "'\\u0000'",
+                                         "[]",
+                                         "[null]",
+                                         "[[]]",
+                                         "[[1]]",
+                                         "[[1,2]]",
+                                         "[{}]",
+                                         "{}",
+                                         "{'type':1}",
+                                         "{'type':'json_schema'}",
+                                         "{'a':{'b':[]}}",
+                                         "['a','b']",
+                                         "[1,'a',null]",
+                                         "{'play':[]}",
+                                         "{'include_usage':null}"};
     r.opt.test_sampler = true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         for (size_t k = 0; k < sizeof values / sizeof *values; k++) {

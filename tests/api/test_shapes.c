@@ -3,7 +3,9 @@
 
 #include "api/shapes.h"
 
-static double real_at(const json_t *v, const char *path) { return json_number_value(at(v, path)); }
+static double real_at(const json_t *v, const char *path) {
+    return json_number_value(at(v, path));
+}
 
 static void test_timings(void **state) {
     (void)state;
@@ -100,8 +102,11 @@ static void test_probs_behind_stop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_timings), cmocka_unit_test(test_usage),  cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_pick),    cmocka_unit_test(test_probs_behind_stop),
+        cmocka_unit_test(test_timings),
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_pick),
+        cmocka_unit_test(test_probs_behind_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,8 @@ static const struct {
     {"[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"ipython\",\"content\":\"b\"}]",
      "[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"ipython\",\"content\":\"b\"}]"},
     /* parts keep their order; a refusal is text */
-    {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\",\"x\":1},{\"type\":\"refusal\",\"refusal\":\"b\"}]}]",
+    {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\",\"x\":1},{\"type\":\"refusal\",\"refusal\":"
+     "\"b\"}]}]",
      "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]"},
     {"[{\"role\":\"user\",\"content\":[]}]", "[{\"role\":\"user\",\"content\":\"\"}]"},
     /* null content is nothing said */
@@ -52,7 +53,8 @@ static const struct {
      "\"arguments\":\"{\\\"a\\\":1}\"}}]}]",
      "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
      "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]}]"},
-    {"[{\"role\":\"assistant\",\"content\":\"t\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},"
+    {"[{\"role\":\"assistant\",\"content\":\"t\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}"
+     "},"
      "{\"function\":{\"name\":\"g\"}}]}]",
      "[{\"role\":\"assistant\",\"content\":\"t\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
      "\"arguments\":\"{\\\"a\\\":1}\"}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]}]"},
@@ -84,7 +86,8 @@ static const struct {
     {"[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
      "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}]}]",
      "messages[1].content[1]"},
-    {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\",\"input_audio\":{\"data\":\"\"}}]}]", "messages[0].content[0]"},
+    {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\",\"input_audio\":{\"data\":\"\"}}]}]",
+     "messages[0].content[0]"},
     {"[{\"role\":\"user\",\"content\":[{\"type\":\"file\"}]}]", "messages[0].content[0]"},
     {"[{\"role\":\"user\",\"content\":[{\"type\":\"video_url\"}]}]", "messages[0].content[0]"},
     {"[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":1}]", "messages[0].reasoning_content"},
@@ -122,7 +125,8 @@ static void test_bad_messages(void **state) {
         if (kv_chat_check_messages(&out, in, &err) != KV_INVALID) fail_msg("accepted: %s", bad_messages[i].in);
         assert_null(out);
         assert_string_equal(err.field, bad_messages[i].field);
-        if (!strstr(err.message, bad_messages[i].field)) fail_msg("'%s' not in: %s", bad_messages[i].field, err.message);
+        if (!strstr(err.message, bad_messages[i].field))
+            fail_msg("'%s' not in: %s", bad_messages[i].field, err.message);
         json_decref(in);
     }
 }
@@ -148,12 +152,13 @@ static void test_long_place(void **state) {
 static void test_tools(void **state) {
     (void)state;
     json_t *in = parse("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":null,\"strict\":true}},"
-                       "{\"type\":\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}}]");
+                       "{\"type\":\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\",\"parameters\":{"
+                       "\"type\":\"object\"}}}]");
     json_t *out;
     kv_error err = {0};
     assert_int_equal(kv_chat_check_tools(&out, in, &err), KV_OK);
     assert_json(out, "[" TOOL("f") ",{\"type\":\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\","
-                                    "\"parameters\":{\"type\":\"object\"}}}]");
+                                   "\"parameters\":{\"type\":\"object\"}}}]");
     json_decref(in);
     json_decref(out);
 
