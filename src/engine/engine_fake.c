@@ -15,11 +15,17 @@
 
 /* ── making one ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int32_t pad256(int64_t n) { return (int32_t)((n + 255) / 256 * 256); }
+static int32_t pad256(int64_t n) {
+    return (int32_t)((n + 255) / 256 * 256);
+}
 
-static int32_t type_number(const char *name) { return (int32_t)(XXH32(name, strlen(name), 0) & 0x7fffffff); }
+static int32_t type_number(const char *name) {
+    return (int32_t)(XXH32(name, strlen(name), 0) & 0x7fffffff);
+}
 
-static int32_t at_least16(int32_t bytes) { return bytes < 16 ? 16 : bytes; }
+static int32_t at_least16(int32_t bytes) {
+    return bytes < 16 ? 16 : bytes;
+}
 
 static kv_status check_engine_params(int32_t *n_ctx, const kv_fake_model *m, const kv_engine_params *p, kv_error *err) {
     *n_ctx = p->n_ctx > 0 ? p->n_ctx : m->base.info.n_ctx_train;
@@ -98,9 +104,9 @@ static void fake_free(kv_engine *base) {
     kv_fake_pool_free(&e->main);
     kv_fake_pool_free(&e->window);
     kv_fake_rows_free(&e->rows);
-    void *owned[] = {e->type_k_name, e->type_v_name, e->order,      e->pass_end,     e->main_idx, e->window_idx,
-                     e->next_row,    e->pos,         e->seq,        e->saved,        e->slot_of,  e->hidden,
-                     e->filled,      e->logits,      e->arena,      e->runs,         e->run_of,   e->cursor,
+    void *owned[] = {e->type_k_name, e->type_v_name, e->order,        e->pass_end,     e->main_idx, e->window_idx,
+                     e->next_row,    e->pos,         e->seq,          e->saved,        e->slot_of,  e->hidden,
+                     e->filled,      e->logits,      e->arena,        e->runs,         e->run_of,   e->cursor,
                      e->chosen,      e->main_views,  e->window_views, e->no_trim_below};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);
@@ -534,11 +540,21 @@ kv_status kv_fake_engine_new(kv_engine **out, kv_model *model, const kv_engine_p
 
 /* ── for checks ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-int32_t kv_fake_cells_used(kv_engine *e) { return kv_fake_engine_of(e)->main.used; }
-int32_t kv_fake_cells_top(kv_engine *e) { return kv_fake_engine_of(e)->main.top; }
-int32_t kv_fake_window_cells_used(kv_engine *e) { return kv_fake_engine_of(e)->window.used; }
-uint64_t kv_fake_n_decodes(kv_engine *e) { return kv_fake_engine_of(e)->n_decodes; }
-uint64_t kv_fake_n_passes(kv_engine *e) { return kv_fake_engine_of(e)->n_passes; }
+int32_t kv_fake_cells_used(kv_engine *e) {
+    return kv_fake_engine_of(e)->main.used;
+}
+int32_t kv_fake_cells_top(kv_engine *e) {
+    return kv_fake_engine_of(e)->main.top;
+}
+int32_t kv_fake_window_cells_used(kv_engine *e) {
+    return kv_fake_engine_of(e)->window.used;
+}
+uint64_t kv_fake_n_decodes(kv_engine *e) {
+    return kv_fake_engine_of(e)->n_decodes;
+}
+uint64_t kv_fake_n_passes(kv_engine *e) {
+    return kv_fake_engine_of(e)->n_passes;
+}
 
 int32_t kv_fake_rows_used(kv_engine *base) {
     const kv_fake_rows *r = &kv_fake_engine_of(base)->rows;
@@ -565,9 +581,8 @@ static void dump_pool(kv_buf *out, const char *name, kv_fake_pool *p) {
 
 void kv_fake_dump(kv_buf *out, kv_engine *base) {
     kv_fake_engine *e = kv_fake_engine_of(base);
-    kv_buf_addf(out, "fake engine, %s memory: %llu decodes in %llu passes\n",
-                kv_memory_kind_name(base->info.memory), (unsigned long long)e->n_decodes,
-                (unsigned long long)e->n_passes);
+    kv_buf_addf(out, "fake engine, %s memory: %llu decodes in %llu passes\n", kv_memory_kind_name(base->info.memory),
+                (unsigned long long)e->n_decodes, (unsigned long long)e->n_passes);
     if (e->has_main) dump_pool(out, "main pool", &e->main);
     if (e->has_window) dump_pool(out, "window pool", &e->window);
     for (kv_seq s = 0; e->has_rows && s < e->n_seq; s++)

@@ -46,16 +46,16 @@ typedef struct kv_fake_cost {
 
 typedef struct kv_fake_params {
     kv_memory_kind memory;
-    int32_t n_window;        /* W, used when the kind has a window; default 64 */
-    bool window_is_chunked;  /* llama4's: the window of P is [⌊P/W⌋·W, P) */
-    int32_t n_ctx_train;     /* 0 = 131072 */
-    int32_t n_vocab;         /* with the byte tokenizer: ≥ 261; 0 = 261 (256 bytes, bos, eos, 3 chat marks) */
-    const char *vocab_path;  /* a GGUF whose tokenizer and template are used (loaded vocab-only); NULL = bytes */
+    int32_t n_window;          /* W, used when the kind has a window; default 64 */
+    bool window_is_chunked;    /* llama4's: the window of P is [⌊P/W⌋·W, P) */
+    int32_t n_ctx_train;       /* 0 = 131072 */
+    int32_t n_vocab;           /* with the byte tokenizer: ≥ 261; 0 = 261 (256 bytes, bos, eos, 3 chat marks) */
+    const char *vocab_path;    /* a GGUF whose tokenizer and template are used (loaded vocab-only); NULL = bytes */
     const char *chat_template; /* NULL: the GGUF's, or ChatML; "" with bytes: none, kv_model.border stays NULL */
-    bool edge_sensitive;     /* chunk edges and the pass's size are hashed too, for --exact */
-    int32_t end_one_in;      /* the likeliest token ends the turn once in this many rows; 0 = 128, -1 = never */
+    bool edge_sensitive;       /* chunk edges and the pass's size are hashed too, for --exact */
+    int32_t end_one_in;        /* the likeliest token ends the turn once in this many rows; 0 = 128, -1 = never */
     int32_t bytes_per_cell, bytes_per_window_cell, bytes_recurrent; /* in blobs; at least (and with 0) 16 each */
-    uint64_t seed;           /* "weights" */
+    uint64_t seed;                                                  /* "weights" */
     kv_fake_cost cost;
     kv_clock_virtual *clock; /* borrowed, may be NULL */
     /* Injection: called before each decode with its running number; returns KV_OK, KV_NO_CELLS or KV_ENGINE_DAMAGED

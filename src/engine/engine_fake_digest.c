@@ -19,9 +19,13 @@ static uint64_t hash2(uint64_t a, uint64_t b, uint64_t salt) {
     return XXH3_64bits_withSeed(in, sizeof in, salt);
 }
 
-uint64_t kv_fake_derive(uint64_t hidden, uint64_t before, kv_fake_layer layer) { return hash2(hidden, before, layer); }
+uint64_t kv_fake_derive(uint64_t hidden, uint64_t before, kv_fake_layer layer) {
+    return hash2(hidden, before, layer);
+}
 
-uint64_t kv_fake_part(uint64_t digest, kv_pos pos) { return digest == 0 ? 0 : hash2(digest, (uint64_t)pos, 0x70617274); }
+uint64_t kv_fake_part(uint64_t digest, kv_pos pos) {
+    return digest == 0 ? 0 : hash2(digest, (uint64_t)pos, 0x70617274);
+}
 
 uint64_t kv_fake_edge(kv_pos start, int32_t n, int32_t n_pass) {
     return hash2((uint64_t)start << 32 | (uint32_t)n, (uint64_t)n_pass, 0x65646765);
@@ -74,8 +78,8 @@ void kv_fake_fill_logits(float *logits, const kv_fake_model *m, uint64_t hidden)
  * in `chunk` until it ends when edges matter, because a chunk's length goes into each of its tokens. */
 struct kv_fake_ref {
     const kv_fake_model *m;
-    int32_t n;          /* tokens computed */
-    uint64_t *window;   /* part of each of them in the window pool */
+    int32_t n;        /* tokens computed */
+    uint64_t *window; /* part of each of them in the window pool */
     size_t room;
     uint64_t main, state, hidden;
     kv_tokens chunk;

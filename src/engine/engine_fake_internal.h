@@ -11,8 +11,8 @@
 #ifndef KV_ENGINE_ENGINE_FAKE_INTERNAL_H
 #define KV_ENGINE_ENGINE_FAKE_INTERNAL_H
 
-#include <stdatomic.h>
 #include "engine/engine_fake.h"
+#include <stdatomic.h>
 
 #define KV_FAKE_MAX_SEQ 256 /* LLAMA_MAX_SEQ of the pinned engine */
 
@@ -57,10 +57,10 @@ typedef struct kv_fake_pool {
     int32_t n_cells, n_seq, n_words; /* words of an owner set */
     int32_t window;                  /* W; 0 = sees everything */
     bool chunked;
-    int32_t head, used, top;         /* top: highest used cell + 1 */
+    int32_t head, used, top; /* top: highest used cell + 1 */
     kv_fake_cell *cells;
-    uint64_t *owners;                /* n_cells × n_words */
-    kv_fake_seq_stat *seqs;          /* n_seq */
+    uint64_t *owners;       /* n_cells × n_words */
+    kv_fake_seq_stat *seqs; /* n_seq */
 } kv_fake_pool;
 
 /* A cell as it was before a trial placement. */
@@ -108,7 +108,7 @@ typedef struct kv_fake_rows {
 void kv_fake_rows_init(kv_fake_rows *r, int32_t n_seq);
 void kv_fake_rows_free(kv_fake_rows *r);
 void kv_fake_rows_clear(kv_fake_rows *r);
-kv_pos kv_fake_rows_pos(const kv_fake_rows *r, kv_seq s); /* -1 without a row */
+kv_pos kv_fake_rows_pos(const kv_fake_rows *r, kv_seq s);      /* -1 without a row */
 uint64_t kv_fake_rows_digest(const kv_fake_rows *r, kv_seq s); /* 0 without a row */
 /* False, nothing changed, where the state would have to be cut. */
 bool kv_fake_rows_rm(kv_fake_rows *r, kv_seq s, kv_pos p0, kv_pos p1);
@@ -124,21 +124,23 @@ void kv_fake_rows_check(const kv_fake_rows *r);
 
 typedef struct kv_fake_model {
     kv_model base;
-    kv_fake_params params;            /* its strings are NULL: borrowed for the load only */
-    kv_model *vocab;                  /* owned; the GGUF's tokenizer, NULL with bytes */
+    kv_fake_params params;             /* its strings are NULL: borrowed for the load only */
+    kv_model *vocab;                   /* owned; the GGUF's tokenizer, NULL with bytes */
     struct kv_border_model *templates; /* owned; with bytes only */
     char *desc;
-    char **extra;                     /* owned; texts of tokens past the bytes, n_vocab - 256 of them; bytes only */
-    float *bias;                      /* n_vocab; added to every row, so that control tokens are unlikely */
-    kv_token *plain;                  /* tokens that answers are made of */
+    char **extra;    /* owned; texts of tokens past the bytes, n_vocab - 256 of them; bytes only */
+    float *bias;     /* n_vocab; added to every row, so that control tokens are unlikely */
+    kv_token *plain; /* tokens that answers are made of */
     int32_t n_plain;
     kv_token *eog;
     int32_t n_eog;
-    kv_token end;                     /* the one of eog that ends a turn; -1 without */
-    atomic_uint n_seeds;              /* for KV_SEED_RANDOM */
+    kv_token end;        /* the one of eog that ends a turn; -1 without */
+    atomic_uint n_seeds; /* for KV_SEED_RANDOM */
 } kv_fake_model;
 
-static inline const kv_fake_model *kv_fake_model_of(const kv_model *m) { return (const kv_fake_model *)m; }
+static inline const kv_fake_model *kv_fake_model_of(const kv_model *m) {
+    return (const kv_fake_model *)m;
+}
 bool kv_fake_has_main(kv_memory_kind k);
 bool kv_fake_has_window(kv_memory_kind k);
 bool kv_fake_has_rows(kv_memory_kind k);
@@ -199,7 +201,9 @@ typedef struct kv_fake_engine {
     int32_t n_wanted, logits_room; /* in rows */
 } kv_fake_engine;
 
-static inline kv_fake_engine *kv_fake_engine_of(kv_engine *e) { return (kv_fake_engine *)e; }
+static inline kv_fake_engine *kv_fake_engine_of(kv_engine *e) {
+    return (kv_fake_engine *)e;
+}
 void kv_fake_spend(kv_fake_engine *e, int64_t ns);
 size_t kv_fake_state_size(kv_engine *e, kv_seq s, uint32_t flags);
 size_t kv_fake_state_get(kv_engine *e, void *dst, size_t cap, kv_seq s, uint32_t flags);

@@ -12,9 +12,15 @@ static const char *const special_text[] = {"<s>", "</s>", "<|im_start|>", "<|im_
 /* Answers of a byte model look like words: a space about every sixth letter. */
 static const char plain_bytes[] = "etaoinshrdlucmfwypvbgkjqxzetaoinshrdlu          \n.,";
 
-bool kv_fake_has_main(kv_memory_kind k) { return k != KV_MEMORY_RECURRENT; }
-bool kv_fake_has_window(kv_memory_kind k) { return kv_memory_has_window(k); }
-bool kv_fake_has_rows(kv_memory_kind k) { return kv_memory_has_recurrent(k) || k == KV_MEMORY_WHOLE; }
+bool kv_fake_has_main(kv_memory_kind k) {
+    return k != KV_MEMORY_RECURRENT;
+}
+bool kv_fake_has_window(kv_memory_kind k) {
+    return kv_memory_has_window(k);
+}
+bool kv_fake_has_rows(kv_memory_kind k) {
+    return kv_memory_has_recurrent(k) || k == KV_MEMORY_WHOLE;
+}
 
 void kv_fake_params_defaults(kv_fake_params *p) {
     *p = (kv_fake_params){
@@ -157,7 +163,8 @@ static kv_status init_bytes(kv_fake_model *m, const kv_fake_params *p, kv_error 
 
 /* A GGUF's vocabulary and template; everything about weights and memory stays the fake's. */
 static kv_status init_gguf(kv_fake_model *m, const kv_fake_params *p, kv_error *err) {
-    kv_model_params mp = {.path = p->vocab_path, .vocab_only = true, .use_mmap = true, .chat_template = p->chat_template};
+    kv_model_params mp = {
+        .path = p->vocab_path, .vocab_only = true, .use_mmap = true, .chat_template = p->chat_template};
     kv_status st = kv_model_load_llama(&m->vocab, &mp, err);
     if (st != KV_OK) return st;
     m->base.info = m->vocab->info;

@@ -42,9 +42,13 @@ void kv_fake_pool_clear(kv_fake_pool *p) {
 
 /* ── one cell ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static uint64_t *owners_of(const kv_fake_pool *p, int32_t i) { return p->owners + (size_t)i * (size_t)p->n_words; }
+static uint64_t *owners_of(const kv_fake_pool *p, int32_t i) {
+    return p->owners + (size_t)i * (size_t)p->n_words;
+}
 
-bool kv_fake_pool_owns(const kv_fake_pool *p, int32_t i, kv_seq s) { return owners_of(p, i)[s >> 6] >> (s & 63) & 1; }
+bool kv_fake_pool_owns(const kv_fake_pool *p, int32_t i, kv_seq s) {
+    return owners_of(p, i)[s >> 6] >> (s & 63) & 1;
+}
 
 static int n_owners(const kv_fake_pool *p, int32_t i) {
     int n = 0;
@@ -138,8 +142,12 @@ static kv_fake_seq_stat *fresh(kv_fake_pool *p, kv_seq s) {
     return q;
 }
 
-kv_pos kv_fake_pool_min(kv_fake_pool *p, kv_seq s) { return fresh(p, s)->min; }
-kv_pos kv_fake_pool_max(kv_fake_pool *p, kv_seq s) { return fresh(p, s)->max; }
+kv_pos kv_fake_pool_min(kv_fake_pool *p, kv_seq s) {
+    return fresh(p, s)->min;
+}
+kv_pos kv_fake_pool_max(kv_fake_pool *p, kv_seq s) {
+    return fresh(p, s)->max;
+}
 
 kv_pos kv_fake_pool_sees_from(const kv_fake_pool *p, kv_pos pos) {
     if (p->window == 0) return 0;

@@ -30,7 +30,9 @@ void kv_fake_rows_clear(kv_fake_rows *r) {
     }
 }
 
-kv_pos kv_fake_rows_pos(const kv_fake_rows *r, kv_seq s) { return r->tail[s] < 0 ? -1 : r->rows[r->tail[s]].pos; }
+kv_pos kv_fake_rows_pos(const kv_fake_rows *r, kv_seq s) {
+    return r->tail[s] < 0 ? -1 : r->rows[r->tail[s]].pos;
+}
 
 uint64_t kv_fake_rows_digest(const kv_fake_rows *r, kv_seq s) {
     return r->tail[s] < 0 ? 0 : r->rows[r->tail[s]].digest;
@@ -74,7 +76,9 @@ void kv_fake_rows_advance(kv_fake_rows *r, kv_seq s, kv_pos pos) {
     r->rows[r->tail[s]].pos = pos;
 }
 
-void kv_fake_rows_write(kv_fake_rows *r, kv_seq s, uint64_t digest) { r->rows[r->tail[s]].digest = digest; }
+void kv_fake_rows_write(kv_fake_rows *r, kv_seq s, uint64_t digest) {
+    r->rows[r->tail[s]].digest = digest;
+}
 
 void kv_fake_rows_spoil(kv_fake_rows *r) {
     for (int32_t i = 0; i < r->n_seq; i++)

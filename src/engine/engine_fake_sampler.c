@@ -141,7 +141,9 @@ static kv_status fake_prime(kv_sampler *s, const kv_token *prompt, size_t n, kv_
     return KV_OK;
 }
 
-static uint32_t fake_seed(const kv_sampler *s) { return ((const fake_sampler *)s)->seed; }
+static uint32_t fake_seed(const kv_sampler *s) {
+    return ((const fake_sampler *)s)->seed;
+}
 
 static void fake_free(kv_sampler *base) {
     fake_sampler *s = (fake_sampler *)base;
@@ -153,8 +155,8 @@ static void fake_free(kv_sampler *base) {
 static const kv_sampler_ops fake_sampler_ops = {fake_free, fake_prime, fake_sample, fake_probs, fake_seed};
 
 static kv_status check_sampling(const kv_fake_model *m, const kv_sampling *p, kv_error *err) {
-    static const char *const known[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p", "typical_p", "top_p",
-                                        "min_p",     "xtc",   "temperature", "adaptive_p", "infill"};
+    static const char *const known[] = {"penalties", "dry",   "top_n_sigma", "top_k",       "typ_p",      "typical_p",
+                                        "top_p",     "min_p", "xtc",         "temperature", "adaptive_p", "infill"};
     if (p->grammar && strncmp(p->grammar, "%llguidance", 11) == 0)
         return kv_fail_field(err, "grammar", "llguidance grammars are not supported");
     if (p->grammar && *p->grammar)

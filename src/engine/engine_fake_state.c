@@ -20,7 +20,7 @@
 
 #include "engine/engine_fake_internal.h"
 
-#define MAGIC 0xaf143cd8u
+#define MAGIC    0xaf143cd8u
 #define TYPE_F32 0
 
 /* ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -35,9 +35,15 @@ static void put(writer *w, const void *bytes, size_t n) {
     w->n += n;
 }
 
-static void put_u32(writer *w, uint32_t v) { put(w, &v, sizeof v); }
-static void put_i32(writer *w, int32_t v) { put(w, &v, sizeof v); }
-static void put_u64(writer *w, uint64_t v) { put(w, &v, sizeof v); }
+static void put_u32(writer *w, uint32_t v) {
+    put(w, &v, sizeof v);
+}
+static void put_i32(writer *w, int32_t v) {
+    put(w, &v, sizeof v);
+}
+static void put_u64(writer *w, uint64_t v) {
+    put(w, &v, sizeof v);
+}
 
 /* Bytes [from, from + n) of what stands for the digest; `all` is scratch of from + n bytes at least. */
 static void put_row(writer *w, char *all, int32_t from, int32_t n, uint64_t digest) {

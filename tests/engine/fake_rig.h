@@ -40,7 +40,9 @@ static inline uint32_t rnd(uint64_t *state) {
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return (uint32_t)(z >> 32);
 }
-static inline int32_t below(uint64_t *state, int32_t n) { return (int32_t)(rnd(state) % (uint32_t)n); }
+static inline int32_t below(uint64_t *state, int32_t n) {
+    return (int32_t)(rnd(state) % (uint32_t)n);
+}
 
 /* The seed of this run: KVASIR_SEED, or one from the clock; printed, so that a failure can be replayed. */
 static inline uint64_t rig_seed(const char *test) {

@@ -1,12 +1,17 @@
 /* The fake engine, rule by rule: pools and their limits, forks, cuts, damage, cost, logits. Blobs are in
  * test_engine_fake_state.c, random workloads in test_engine_fake_random.c, vocabulary and sampler in
  * test_engine_fake_model.c. */
+#include "engine/engine_fake_internal.h"
 #include "engine/fake_rig.h"
 
 static kv_memory_kind kinds[N_KINDS] = {KV_MEMORY_FULL,          KV_MEMORY_WINDOW,    KV_MEMORY_HYBRID,
                                         KV_MEMORY_HYBRID_WINDOW, KV_MEMORY_RECURRENT, KV_MEMORY_WHOLE};
-static bool has_window(kv_memory_kind k) { return kv_memory_has_window(k); }
-static bool has_state(kv_memory_kind k) { return kv_memory_has_recurrent(k) || k == KV_MEMORY_WHOLE; }
+static bool has_window(kv_memory_kind k) {
+    return kv_memory_has_window(k);
+}
+static bool has_state(kv_memory_kind k) {
+    return kv_memory_has_recurrent(k) || k == KV_MEMORY_WHOLE;
+}
 
 static kv_token text[4096]; /* the same random tokens for every test here */
 
@@ -113,11 +118,11 @@ static void pool_sizes_are_libllamas(void **state) {
     static const struct {
         int32_t n_ctx, n_slots, n_batch, W, main, window;
     } table[] = {
-        {512, 4, 64, 32, 512, 256},      /* 5 × 32 + 64 = 224 → 256 */
-        {500, 4, 64, 32, 512, 256},      /* the pool is rounded up to 256 */
+        {512, 4, 64, 32, 512, 256},            /* 5 × 32 + 64 = 224 → 256 */
+        {500, 4, 64, 32, 512, 256},            /* the pool is rounded up to 256 */
         {4096, 4, 260, 512, 4096, 2820 + 252}, /* 5 × 512 + 260 = 2820 → 3072 */
-        {1024, 4, 260, 512, 1024, 1024}, /* no larger than the main pool */
-        {8192, 1, 254, 1024, 8192, 2304}, /* 2 × 1024 + 254 = 2302 → 2304 */
+        {1024, 4, 260, 512, 1024, 1024},       /* no larger than the main pool */
+        {8192, 1, 254, 1024, 8192, 2304},      /* 2 × 1024 + 254 = 2302 → 2304 */
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         rig r;
@@ -203,6 +208,35 @@ static void a_lone_stream_walks_the_whole_window_pool(void **state) {
     assert_int_equal(kv_engine_pos_min(r.e, 0), 44);
     assert_int_equal(kv_fake_cells_used(r.e), 300);
     rig_close(&r);
+}
+
+/* libllama goes on from where it last took a cell, unless that lies far above what is in use. */
+static void the_search_starts_over_when_there_is_room_below(void **state) {
+    (void)state;
+    kv_fake_pool p;
+    kv_fake_pool_init(&p, 32, 2, 4, false);
+    int32_t idx[10];
+    kv_pos pos[10];
+    kv_seq seq[10] = {0};
+    for (int i = 0; i < 10; i++) {
+        idx[i] = i;
+        pos[i] = 9 - i; /* positions 9 … 0 in cells 0 … 9; 0 … 6 are behind the window of 4 */
+    }
+    kv_fake_pool_place(&p, idx, pos, seq, 10, NULL);
+    for (int i = 0; i < 10; i++) kv_fake_pool_write(&p, i, 1000 + (uint64_t)i);
+    kv_seq one = 1;
+    kv_fake_pool_place(&p, (int32_t[]){3}, (kv_pos[]){0}, &one, 1, NULL); /* takes position 6: 0 … 5 go with it */
+    kv_fake_pool_write(&p, 3, 5);
+    assert_int_equal(p.used, 4);
+    assert_int_equal(kv_fake_pool_min(&p, 0), 7);
+    kv_fake_pool_place(&p, (int32_t[]){20}, (kv_pos[]){1}, &one, 1, NULL);
+    kv_fake_pool_write(&p, 20, 6);
+    assert_true(kv_fake_pool_find(idx, &p, 4)); /* head 21 > 5 used + 2 × 4 */
+    for (int i = 0; i < 4; i++) assert_int_equal(idx[i], 4 + i);
+    assert_true(kv_fake_pool_find(idx, &p, 8)); /* not > 5 + 2 × 8 */
+    for (int i = 0; i < 8; i++) assert_int_equal(idx[i], 21 + i);
+    kv_fake_pool_check(&p);
+    kv_fake_pool_free(&p);
 }
 
 /* With all four slots and the scratch sequence full, the window pool still suffices: that is what its size is for. */
@@ -398,6 +432,31 @@ static void a_checkpoint_rewinds_a_hybrid(void **state) {
     }
 }
 
+/* A window put back without the cut that must follow: the main cells from there on are masked one by one as the new
+ * tokens pass them, so that it makes no difference how many lie ahead, and every answer is wrong. */
+static void a_window_put_back_without_a_cut_is_silently_wrong(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, KV_MEMORY_WINDOW);
+    size_t n = (size_t)r.m->info.n_vocab * sizeof(float);
+    float *first = kv_alloc(n);
+    for (int cut = 101; cut >= 60; cut--) { /* main cells up to cut - 1 stay */
+        kv_engine_clear(r.e);
+        run(&r, 0, text, 0, 60, 60);
+        blob at60 = get_blob(&r, 0, KV_STATE_PARTIAL);
+        run(&r, 0, text, 60, 100, 40);
+        if (cut <= 100) kv_engine_seq_rm(r.e, 0, cut, -1);
+        assert_true(set_blob(&r, &at60, 0, KV_STATE_PARTIAL));
+        assert_int_equal(kv_engine_pos_max(r.e, 0), 59); /* windows alone report positions */
+        assert_int_equal(step_is_right(&r, 0, text, 61), cut == 60);
+        if (cut == 101) memcpy(first, kv_engine_logits(r.e, 0), n);
+        else if (cut > 60) assert_memory_equal(first, kv_engine_logits(r.e, 0), n);
+        free_blob(&at60);
+    }
+    free(first);
+    rig_close(&r);
+}
+
 /* ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct injection {
@@ -536,8 +595,12 @@ static void time_follows_the_cost_model(void **state) {
     (void)state;
     rig r;
     rig_params(&r, KV_MEMORY_FULL);
-    r.mp.cost = (kv_fake_cost){.call_ns = 1000500, .per_token_ns = 2000, .per_depth_ns = 10, .state_kib_ns = 1024000,
-                               .slow_below = 8, .slow_factor = 3.0};
+    r.mp.cost = (kv_fake_cost){.call_ns = 1000500,
+                               .per_token_ns = 2000,
+                               .per_depth_ns = 10,
+                               .state_kib_ns = 1024000,
+                               .slow_below = 8,
+                               .slow_factor = 3.0};
     rig_start(&r);
     int64_t us = r.clock.us;
     run(&r, 0, text, 0, 10, 10); /* 1000500 + 20000 + 10 × 10 × 10 ns */
@@ -684,6 +747,7 @@ int main(void) {
         cmocka_unit_test(a_full_main_pool_says_no_and_does_nothing),
         cmocka_unit_test(freed_cells_below_are_taken_first),
         cmocka_unit_test(a_lone_stream_walks_the_whole_window_pool),
+        cmocka_unit_test(the_search_starts_over_when_there_is_room_below),
         cmocka_unit_test(every_sequence_has_room_for_its_window),
         cmocka_unit_test(shared_window_cells_are_pinned),
         cmocka_unit_test(a_fork_goes_on_as_its_parent_would),
@@ -692,6 +756,7 @@ int main(void) {
         cmocka_unit_test(a_cut_works_where_the_memory_can),
         cmocka_unit_test(a_cut_past_the_window_is_silently_wrong),
         cmocka_unit_test(a_checkpoint_rewinds_a_hybrid),
+        cmocka_unit_test(a_window_put_back_without_a_cut_is_silently_wrong),
         cmocka_unit_test(injected_no_cells_does_nothing),
         cmocka_unit_test(damage_is_half_done_work),
         cmocka_unit_test(damage_of_a_fresh_sequence_leaves_nothing),

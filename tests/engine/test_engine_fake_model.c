@@ -157,8 +157,8 @@ static void a_template_can_be_given(void **state) {
     p.chat_template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}";
     kv_model *m = load_fake(&p);
     assert_true(m->info.chat_template_explicit);
-    kv_chat_params cp = {.messages_json = "[{\"role\":\"user\",\"content\":\"hi\"}]", .reasoning_format = "none",
-                         .enable_thinking = -1};
+    kv_chat_params cp = {
+        .messages_json = "[{\"role\":\"user\",\"content\":\"hi\"}]", .reasoning_format = "none", .enable_thinking = -1};
     kv_chat_prompt *prompt;
     kv_error err = {0};
     if (kv_chat_render(&prompt, m, &cp, &err) != KV_OK) fail_msg("%s", err.message);

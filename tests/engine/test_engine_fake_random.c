@@ -39,8 +39,12 @@ typedef struct counts {
 } counts;
 static counts done;
 
-static bool has_window(const world *w) { return kv_memory_has_window(w->kind); }
-static bool has_state(const world *w) { return kv_memory_has_recurrent(w->kind) || w->kind == KV_MEMORY_WHOLE; }
+static bool has_window(const world *w) {
+    return kv_memory_has_window(w->kind);
+}
+static bool has_state(const world *w) {
+    return kv_memory_has_recurrent(w->kind) || w->kind == KV_MEMORY_WHOLE;
+}
 
 static kv_status inject(void *ctx, uint64_t no) {
     world *w = ctx;
@@ -351,7 +355,8 @@ static void random_workloads(void **state) {
     for (int k = 0; k < N_KINDS; k++) {
         done = (counts){0};
         for (int i = 0; i < rounds; i++) round_of((kv_memory_kind)k, seed + 0x10001u * (uint64_t)i + (uint64_t)k);
-        printf("%s: %d rounds, %d decodes, %d rows compared, %d without cells, %d damaged, %d forks, %d trims (%d refused), "
+        printf("%s: %d rounds, %d decodes, %d rows compared, %d without cells, %d damaged, %d forks, %d trims (%d "
+               "refused), "
                "%d restores, %d rewinds, %d moves, %d without room\n",
                kv_memory_kind_name((kv_memory_kind)k), rounds, done.decodes, done.rows, done.no_cells, done.damages,
                done.forks, done.trims, done.refused_trims, done.restores, done.rewinds, done.moves, done.no_room);

@@ -19,8 +19,12 @@ static uint32_t u32_at(const blob *b, size_t at) {
 /* ── layout ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* n cells of c bytes, a state of r bytes; LIBLLAMA "State blobs". */
-static size_t cells_size(size_t n, size_t c) { return 8 + (n ? n * (12 + c) + 8 + 24 : 0); }
-static size_t state_size(size_t n, size_t r) { return 4 + n * (8 + r) + 8 + 24; }
+static size_t cells_size(size_t n, size_t c) {
+    return 8 + (n ? n * (12 + c) + 8 + 24 : 0);
+}
+static size_t state_size(size_t n, size_t r) {
+    return 4 + n * (8 + r) + 8 + 24;
+}
 
 static void blobs_are_laid_out_as_libllamas(void **state) {
     (void)state;
@@ -366,8 +370,8 @@ static void a_failing_part_leaves_the_parts_before_it(void **state) {
     run(&r, 0, text, 0, 100, 50);
     blob b = get_blob(&r, 0, 0);
     assert_int_equal(kv_engine_state_set(r.e, b.data, b.n - 1, 1, 0), 0);
-    assert_int_equal(kv_engine_pos_max(r.e, 1), -1);   /* windows alone report positions, */
-    assert_int_equal(kv_fake_cells_used(r.e), 200);    /* but a hundred cells are taken */
+    assert_int_equal(kv_engine_pos_max(r.e, 1), -1); /* windows alone report positions, */
+    assert_int_equal(kv_fake_cells_used(r.e), 200);  /* but a hundred cells are taken */
     kv_engine_seq_rm(r.e, 1, -1, -1);
     assert_int_equal(kv_fake_cells_used(r.e), 100);
     free_blob(&b);
