@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/app.h"
 #include "base/clock.h"
@@ -164,6 +165,7 @@ int kv_serve(const kv_options *opt) {
     kv_error err = {0};
     sigset_t before;
     int exit_status = KV_EXIT_FAILURE;
+    tzset(); /* read once here, the zone is not set up by several threads at a time later */
     kv_status st = kv_wake_init(&s.wake, &err);
     if (st == KV_OK) st = kv_signals_start(&s.wake, &err);
     fill_names(&s);

@@ -71,6 +71,11 @@ static int finish(child *c) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+static void assert_ends(child *c, int want) {
+    int status = finish(c);
+    if (status != want) fail_msg("it ended with %d, not %d: %s", status, want, kv_buf_str(&c->text));
+}
+
 static void assert_said(child *c, const char *what) {
     if (!strstr(kv_buf_str(&c->text), what)) fail_msg("\"%s\" is not in: %s", what, kv_buf_str(&c->text));
 }
@@ -197,8 +202,7 @@ static void test_serves_and_ends(void **state) {
             200);
         assert_non_null(strstr(a.body.data, "\"model\":\"first\""));
         assert_int_equal(kill(c.pid, i % 2 ? SIGINT : SIGTERM), 0);
-        int status = finish(&c);
-        if (status != 0) fail_msg("%s: %d: %s", kinds[i], status, c.text.data);
+        assert_ends(&c, 0);
         assert_said(&c, "no API key is set");
         assert_said(&c, "slots ");
         assert_said(&c, "stopping: no new requests");
@@ -228,7 +232,7 @@ static void test_prefix_strict_model_and_prompt_limit(void **state) {
     assert_non_null(strstr(a.body.data, "exceeds the available context size"));
     assert_non_null(strstr(a.body.data, "\"n_ctx\":512"));
     kill(c.pid, SIGTERM);
-    assert_int_equal(finish(&c), 0);
+    assert_ends(&c, 0);
     kv_buf_free(&body);
     free_answer(&a);
     end(&c);
@@ -242,7 +246,7 @@ static void test_port_taken(void **state) {
     assert_int_equal(run(&second, line), 1);
     assert_said(&second, "another program has it");
     kill(c.pid, SIGTERM);
-    assert_int_equal(finish(&c), 0);
+    assert_ends(&c, 0);
     end(&second);
     end(&c);
 }
@@ -289,7 +293,7 @@ static void test_hup(void **state) {
     }
     assert_int_equal(health_with_key(c.port, "old-key"), 401);
     kill(c.pid, SIGTERM);
-    assert_int_equal(finish(&c), 0);
+    assert_ends(&c, 0);
     struct stat st;
     assert_int_equal(stat(log, &st), 0); /* opened anew under its name */
     assert_true(st.st_size > 0);
@@ -318,8 +322,7 @@ static void test_stop_cuts_off_after_its_time(void **state) {
     child c = serve("--test-fake full --stop-timeout 60");
     client s = stuck_stream(c.port);
     kill(c.pid, SIGTERM);
-    int status = finish(&c);
-    if (status != 0) fail_msg("%d: %s", status, c.text.data);
+    assert_ends(&c, 0);
     assert_said(&c, "1 running get up to 3.0 s");
     assert_said(&c, "1 requests are cut off");
     hang_up(&s);
@@ -333,7 +336,7 @@ static void test_second_signal_ends_at_once(void **state) {
     kill(c.pid, SIGTERM);
     wait_for(&c, "stopping: no new requests");
     kill(c.pid, SIGTERM);
-    assert_int_equal(finish(&c), 1);
+    assert_ends(&c, 1);
     assert_said(&c, "second signal");
     hang_up(&s);
     end(&c);
