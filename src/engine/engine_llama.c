@@ -132,7 +132,8 @@ static void clear(kv_engine *base) {
 static bool seq_rm(kv_engine *base, kv_seq s, kv_pos p0, kv_pos p1) {
     llama_engine *e = self(base);
     if (!seq_ok(e, s)) return false;
-    bool whole = p0 <= 0 && (p1 < 0 || p1 > llama_memory_seq_pos_max(e->memory, s));
+    if (p0 < 0) p0 = 0; /* not below a no_trim_below of 0 */
+    bool whole = p0 == 0 && (p1 < 0 || p1 > llama_memory_seq_pos_max(e->memory, s));
     if (!whole && p0 < e->no_trim_below[s]) return false;
     if (!llama_memory_seq_rm(e->memory, s, p0, p1)) return false;
     if (whole) e->no_trim_below[s] = 0;
