@@ -65,8 +65,7 @@ static kv_status add_file(key_set *set, const char *file, kv_error *err) {
         while (stop > p && (stop[-1] == ' ' || stop[-1] == '\t' || stop[-1] == '\r')) stop--;
         kv_key key;
         if (p < stop && *p != '#') {
-            if (key_from(&key, p, (size_t)(stop - p)))
-                add_key(set, &key);
+            if (key_from(&key, p, (size_t)(stop - p))) add_key(set, &key);
             else
                 status = kv_fail_field(err, "--api-key-file", "%s line %d: a key is 1 to %d bytes without spaces", file,
                                        number, KV_KEY_MAX);

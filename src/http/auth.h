@@ -8,9 +8,9 @@
 #ifndef KV_HTTP_AUTH_H
 #define KV_HTTP_AUTH_H
 
+#include "base/error.h"
 #include <pthread.h>
 #include <stdbool.h>
-#include "base/error.h"
 
 #define KV_KEY_MAX 255 /* bytes; a JWT does not fit, and is no API key of ours */
 

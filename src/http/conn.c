@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,9 @@ static void opened(kv_http *h, struct MHD_Connection *mhd, void **context) {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
     const union MHD_ConnectionInfo *peer = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     kv_conn *c = kv_alloc(sizeof *c);
+    int on = 1;
+    /* Every piece of a stream is to leave at once. libmicrohttpd sees to that too, in its own order of calls. */
+    (void)setsockopt(fd->connect_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     c->http = h;
     c->fd = fd->connect_fd;
     c->loopback = is_loopback(peer ? peer->client_addr : NULL);
@@ -129,18 +133,15 @@ static void opened(kv_http *h, struct MHD_Connection *mhd, void **context) {
 static void closed(kv_http *h, kv_conn *c) {
     pthread_mutex_lock(&h->mutex);
     h->n_conns -= !c->over_limit;
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        h->conns = c->next;
+    if (c->prev) c->prev->next = c->next;
+    else h->conns = c->next;
     if (c->next) c->next->prev = c->prev;
     pthread_mutex_unlock(&h->mutex);
     free(c);
 }
 
 void kv_conn_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code) {
-    if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        opened(http, mhd, context);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) opened(http, mhd, context);
     else if (*context) {
         closed(http, *context);
         *context = NULL;

@@ -73,7 +73,8 @@ bool kv_origin_allowed(const char *config, const char *origin) {
         size_t n = strcspn(p, ",");
         const char *next = p + n + (p[n] == ',');
         while (n && isspace((unsigned char)*p)) p++, n--;
-        while (n && (isspace((unsigned char)p[n - 1]) || p[n - 1] == '/')) n--; /* "https://a/" is meant as "https://a" */
+        while (n && (isspace((unsigned char)p[n - 1]) || p[n - 1] == '/'))
+            n--; /* "https://a/" is meant as "https://a" */
         if (n == 1 && *p == '*') return true;
         if (same_text(p, n, "localhost") ? is_local_origin(origin) : n && same_text(p, n, origin)) return true;
         p = next;

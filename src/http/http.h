@@ -14,10 +14,10 @@
 #ifndef KV_HTTP_HTTP_H
 #define KV_HTTP_HTTP_H
 
-#include <stdbool.h>
 #include "base/buf.h"
 #include "base/error.h"
 #include "os/wake.h"
+#include <stdbool.h>
 
 typedef struct kv_http kv_http;
 typedef struct kv_http_request kv_http_request;
@@ -59,46 +59,48 @@ typedef struct kv_http_route {
     const char *method; /* "GET", "POST", … HEAD is served where GET is; OPTIONS is answered by the server */
     const char *path;   /* exact, without a trailing slash: "/v1/chat/completions" */
     kv_http_handler handler;
-    bool open;          /* no key needed (/health, /v1/models in llama-server's public list) */
+    bool open;                     /* no key needed (/health, /v1/models in llama-server's public list) */
     kv_http_error_body error_body; /* NULL = OpenAI's */
 } kv_http_route;
 
 /* Everything is copied but routes and app. 0 or NULL stands for the default. */
 typedef struct kv_http_config {
-    const char *host;          /* "127.0.0.1" by default; "::1", "0.0.0.0", "::" (both families), a name … */
-    int port;                  /* 0 = any free one; kv_http_port tells */
-    size_t max_body;           /* bytes, default 64 MiB; 413 above it */
-    size_t max_headers;        /* bytes of request line and headers, default 64 KiB; 431 above it */
-    int max_connections;       /* default 512. One more closes the longest idle one; if all are busy it gets a 503 */
-    int idle_timeout_s;        /* default 60, -1 = none. Closes a connection on which for so long no request came, no
+    const char *host;            /* "127.0.0.1" by default; "::1", "0.0.0.0", "::" (both families), a name … */
+    int port;                    /* 0 = any free one; kv_http_port tells */
+    size_t max_body;             /* bytes, default 64 MiB; 413 above it */
+    size_t max_headers;          /* bytes of request line and headers, default 64 KiB; 431 above it */
+    int max_connections;         /* default 512. One more closes the longest idle one; if all are busy it gets a 503 */
+    int idle_timeout_s;          /* default 60, -1 = none. Closes a connection on which for so long no request came, no
                                 * whole header, no part of a body (1 KiB/s on average), or no answer was taken. A
                                 * request being handled is never cut */
-    const char *api_key_file;  /* one key a line, '#' comments; NULL = none. Re-read by kv_http_reload_keys */
+    const char *api_key_file;    /* one key a line, '#' comments; NULL = none. Re-read by kv_http_reload_keys */
     const char *const *api_keys; /* keys given on the command line */
     int n_api_keys;
-    const char *cors_origins;  /* "localhost" (default), "*", or a comma-separated list; "" = off. Pages from elsewhere get
+    const char
+        *cors_origins; /* "localhost" (default), "*", or a comma-separated list; "" = off. Pages from elsewhere get
                                 * no CORS headers, and a 403 for anything but GET and HEAD */
     const char *const *allowed_hosts; /* further names for the Host check; loopback names and IPs always pass */
     int n_allowed_hosts;
-    const char *prefix;        /* --api-prefix, "" = none */
+    const char *prefix;          /* --api-prefix, "" = none */
     const kv_http_route *routes; /* static, ended by a NULL path */
-    void *app;                 /* passed to handlers */
+    void *app;                   /* passed to handlers */
 } kv_http_config;
 
 kv_status kv_http_start(kv_http **out, const kv_http_config *cfg, kv_error *err);
 int kv_http_port(const kv_http *h);
-void kv_http_quiesce(kv_http *h); /* close the listening socket; connections go on */
+void kv_http_quiesce(kv_http *h);        /* close the listening socket; connections go on */
 int kv_http_in_flight(const kv_http *h); /* requests being handled or streamed */
-void kv_http_stop(kv_http *h);    /* wakes every waiting handler with KV_WAIT_HUNG_UP, joins all threads, frees */
+void kv_http_stop(kv_http *h); /* wakes every waiting handler with KV_WAIT_HUNG_UP, joins all threads, frees */
 kv_status kv_http_reload_keys(kv_http *h, kv_error *err); /* on an error the old keys stay */
 
 /* What a handler can ask. Strings are borrowed until the request ends. */
 const char *kv_http_method(const kv_http_request *req);
-const char *kv_http_path(const kv_http_request *req);                     /* normalised: prefix, "//", trailing "/" and a doubled "/v1/v1" gone */
-const char *kv_http_query(const kv_http_request *req, const char *name);  /* NULL = absent */
+const char *
+kv_http_path(const kv_http_request *req); /* normalised: prefix, "//", trailing "/" and a doubled "/v1/v1" gone */
+const char *kv_http_query(const kv_http_request *req, const char *name); /* NULL = absent */
 const char *kv_http_get_header(const kv_http_request *req, const char *name);
-const char *kv_http_body(const kv_http_request *req, size_t *n);          /* "" for none */
-const char *kv_http_request_id(const kv_http_request *req);               /* also sent as x-request-id */
+const char *kv_http_body(const kv_http_request *req, size_t *n); /* "" for none */
+const char *kv_http_request_id(const kv_http_request *req);      /* also sent as x-request-id */
 /* The peer is on this machine, and does not say that it forwards for somebody else (X-Forwarded-For, Forwarded). */
 bool kv_http_is_loopback(const kv_http_request *req);
 /* Wait for `w` (NULL = none), the client's hang-up or server stop, or the timeout (-1 = none). */

@@ -16,12 +16,9 @@ static int hex_digit(char c) {
 /* Where the path of an absolute-form target begins; the target itself for the other forms. */
 static const char *skip_authority(const char *target) {
     const char *p = target;
-    if (strncasecmp(p, "http://", 7) == 0)
-        p += 7;
-    else if (strncasecmp(p, "https://", 8) == 0)
-        p += 8;
-    else
-        return target;
+    if (strncasecmp(p, "http://", 7) == 0) p += 7;
+    else if (strncasecmp(p, "https://", 8) == 0) p += 8;
+    else return target;
     p += strcspn(p, "/?#");
     return *p == '/' ? p : "/";
 }

@@ -24,8 +24,7 @@
 static void error_body(kv_buf *out, int code, const kv_error *err) {
     if (err->status == KV_CONTEXT_FULL)
         kv_buf_adds(out, "{\"error\":{\"code\":\"context_length_exceeded\",\"message\":");
-    else
-        kv_buf_addf(out, "{\"error\":{\"code\":%d,\"message\":", code);
+    else kv_buf_addf(out, "{\"error\":{\"code\":%d,\"message\":", code);
     kv_json_quote(out, err->message, strlen(err->message));
     kv_buf_addf(out, ",\"type\":\"%s\"", kv_status_type(err->status));
     if (err->field[0]) {
@@ -51,8 +50,7 @@ void kv_reply_error(kv_http_request *req, int http_status, const kv_error *err) 
     res->content_type = NULL;
     if (req->error_body == kv_http_openai_error)
         error_body(&res->body, http_status, err); /* 415 and 431 have no kv_status of their own */
-    else
-        req->error_body(&res->body, err);
+    else req->error_body(&res->body, err);
 }
 
 /* ── headers ── */
@@ -191,16 +189,14 @@ void kv_reply_raw(kv_http_request *req) {
 void kv_reply_log(const kv_http_request *req, enum MHD_RequestTerminationCode code) {
     char method[17];
     size_t n = 0;
-    for (; req->method[n] && n < sizeof method - 1; n++)
-        method[n] = req->method[n] > ' ' && req->method[n] < 0x7f ? req->method[n] : '?';
+    const char *sent = req->method ? req->method : "?"; /* its headers were not read to their end */
+    for (; sent[n] && n < sizeof method - 1; n++) method[n] = sent[n] > ' ' && sent[n] < 0x7f ? sent[n] : '?';
     method[n] = '\0';
     const char *end = "";
-    if (req->hung_up && atomic_load(&req->http->stopping))
-        end = ", cut short by the stop";
+    if (req->hung_up && atomic_load(&req->http->stopping)) end = ", cut short by the stop";
     else if (req->hung_up || code == MHD_REQUEST_TERMINATED_CLIENT_ABORT || code == MHD_REQUEST_TERMINATED_READ_ERROR)
         end = ", the client hung up";
-    else if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && !req->close)
-        end = ", not sent to its end";
+    else if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && !req->close) end = ", not sent to its end";
     double ms = (double)(kv_now_us(kv_clock_real()) - req->started_us) / 1000.0;
     const char *path = req->path_status == KV_INVALID ? "?" : kv_buf_str(&req->path);
     const char *note = req->res.note;

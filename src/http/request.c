@@ -1,6 +1,5 @@
 #include "http/server.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@
 static void make_id(char id[132]) {
     unsigned char raw[16];
     if (getentropy(raw, sizeof raw) != 0) memset(raw, 0, sizeof raw);
-    memcpy(id, "req_", 4);
+    snprintf(id, 5, "req_");
     for (size_t i = 0; i < sizeof raw; i++) snprintf(id + 4 + 2 * i, 3, "%02x", raw[i]);
 }
 
@@ -110,8 +109,9 @@ static bool check_browser(kv_http_request *req) {
     const kv_http_config *cfg = &req->http->cfg;
     const char *host = header(req, "Host"), *origin = header(req, "Origin");
     if (host && !kv_host_allowed(host, cfg->allowed_hosts, cfg->n_allowed_hosts))
-        return refuse(req, KV_FORBIDDEN, "this server does not answer to the name in the Host header; "
-                                         "name it with --allowed-host if it is yours");
+        return refuse(req, KV_FORBIDDEN,
+                      "this server does not answer to the name in the Host header; "
+                      "name it with --allowed-host if it is yours");
     if (!origin) return true;
     if (kv_origin_allowed(cfg->cors_origins, origin)) {
         req->origin = origin;
@@ -150,9 +150,9 @@ static bool check_key(kv_http_request *req) {
 
 static bool check_route(kv_http_request *req) {
     if (req->route) return true;
-    if (req->allow[0])
-        return refuse(req, KV_BAD_METHOD, "%.64s takes %s only", kv_buf_str(&req->path), req->allow);
-    if (req->path_status == KV_NOT_FOUND && req->err.message[0]) { /* outside of the prefix: said by kv_path_normalise */
+    if (req->allow[0]) return refuse(req, KV_BAD_METHOD, "%.64s takes %s only", kv_buf_str(&req->path), req->allow);
+    if (req->path_status == KV_NOT_FOUND &&
+        req->err.message[0]) { /* outside of the prefix: said by kv_path_normalise */
         req->refused = 404;
         return false;
     }
@@ -162,8 +162,9 @@ static bool check_route(kv_http_request *req) {
 static bool check_body(kv_http_request *req) {
     const char *coding = header(req, "Content-Encoding"), *length = header(req, "Content-Length");
     if (coding && coding[0] && strcasecmp(coding, "identity") != 0)
-        return refuse_as(req, 415, KV_INVALID, "compressed request bodies are not supported: send without "
-                                               "Content-Encoding");
+        return refuse_as(req, 415, KV_INVALID,
+                         "compressed request bodies are not supported: send without "
+                         "Content-Encoding");
     uint64_t n = length ? strtoull(length, NULL, 10) : 0;
     if (n > req->http->cfg.max_body)
         return refuse(req, KV_TOO_LARGE, "the request body of %llu bytes is larger than the limit of %zu",
@@ -195,10 +196,8 @@ static void screen(kv_http_request *req, const char *version) {
 /* ── the three calls of libmicrohttpd: headers there, a piece of body, all there ── */
 
 static enum MHD_Result reply(kv_http_request *req) {
-    if (req->refused == 200)
-        req->res.status = 200, req->res.content_type = "text/html";
-    else
-        kv_reply_error(req, req->refused, &req->err);
+    if (req->refused == 200) req->res.status = 200, req->res.content_type = "text/html";
+    else kv_reply_error(req, req->refused, &req->err);
     req->stage = KV_STAGE_REPLIED;
     return kv_reply_send(req);
 }
@@ -284,14 +283,13 @@ void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context
     *context = NULL;
     if (req->res.stream.free) req->res.stream.free(req->res.stream.ctx);
     kv_conn_idle(req->conn);
-    if (req->stage != KV_STAGE_HEAD) {
-        if (req->status == 0) { /* never answered by us: by libmicrohttpd (a broken chunk), or the client left */
-            const union MHD_ConnectionInfo *own = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
-            req->status = own ? (int)own->http_status : 499;
-        }
-        kv_reply_log(req, code);
-        atomic_fetch_sub(&h->in_flight, 1);
+    if (req->status ==
+        0) { /* not answered by us, but by libmicrohttpd (headers or chunks it cannot read), or not at all */
+        const union MHD_ConnectionInfo *own = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
+        req->status = own ? (int)own->http_status : 499;
     }
+    kv_reply_log(req, code);
+    if (req->stage != KV_STAGE_HEAD) atomic_fetch_sub(&h->in_flight, 1);
     if (req->has_unread_body) kv_conn_linger(req->conn);
     kv_buf_free(&req->path);
     kv_buf_free(&req->body);

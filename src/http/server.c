@@ -104,9 +104,10 @@ static kv_status open_socket(kv_http *h, kv_error *err) {
     freeaddrinfo(list);
     if (h->listen_fd < 0) {
         errno = bind_errno;
-        return kv_fail_errno(err, bind_errno == EADDRINUSE ? "listen on %s port %d: another program has it; choose "
-                                                             "another with --port"
-                                                           : "listen on %s port %d",
+        return kv_fail_errno(err,
+                             bind_errno == EADDRINUSE ? "listen on %s port %d: another program has it; choose "
+                                                        "another with --port"
+                                                      : "listen on %s port %d",
                              name, h->cfg.port);
     }
     h->port = bound_port(h->listen_fd);
@@ -134,14 +135,14 @@ static kv_status start_daemon(kv_http *h, kv_error *err) {
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC |
                      MHD_USE_ERROR_LOG;
     kv_machine_raise_open_files((uint64_t)limit * 3 + 256); /* a socket, a wake and something to spare each */
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, kv_request_access, h,                                //
-                                 MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,                                 //
-                                 MHD_OPTION_LISTEN_SOCKET, h->listen_fd,                                    //
-                                 MHD_OPTION_CONNECTION_LIMIT, limit,                                        //
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, memory,                                //
-                                 MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,                         //
-                                 MHD_OPTION_URI_LOG_CALLBACK, kv_request_uri, h,                            //
-                                 MHD_OPTION_NOTIFY_COMPLETED, kv_request_completed, h,                      //
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, kv_request_access, h,           //
+                                 MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,            //
+                                 MHD_OPTION_LISTEN_SOCKET, h->listen_fd,               //
+                                 MHD_OPTION_CONNECTION_LIMIT, limit,                   //
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, memory,           //
+                                 MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,    //
+                                 MHD_OPTION_URI_LOG_CALLBACK, kv_request_uri, h,       //
+                                 MHD_OPTION_NOTIFY_COMPLETED, kv_request_completed, h, //
                                  MHD_OPTION_NOTIFY_CONNECTION, kv_conn_notify, h, MHD_OPTION_END);
     if (!h->daemon) return kv_fail(err, KV_INTERNAL, "the HTTP server could not start its thread");
     return KV_OK;

@@ -26,12 +26,12 @@
 typedef struct kv_conn {
     struct kv_conn *prev, *next; /* in kv_http.conns */
     kv_http *http;
-    int fd;              /* borrowed from libmicrohttpd: open for as long as the conn is in the list */
-    bool loopback;       /* the peer's address */
-    bool over_limit;     /* was let in only to be told 503 */
-    bool idle;           /* no request line yet; guarded by kv_http.mutex, as are the next two */
-    int64_t idle_since;  /* microseconds; may lie ahead: not to be cut before */
-    int64_t deadline;    /* microseconds on kv_clock_real; then the watchdog closes it */
+    int fd;             /* borrowed from libmicrohttpd: open for as long as the conn is in the list */
+    bool loopback;      /* the peer's address */
+    bool over_limit;    /* was let in only to be told 503 */
+    bool idle;          /* no request line yet; guarded by kv_http.mutex, as are the next two */
+    int64_t idle_since; /* microseconds; may lie ahead: not to be cut before */
+    int64_t deadline;   /* microseconds on kv_clock_real; then the watchdog closes it */
 } kv_conn;
 
 struct kv_http {
@@ -45,7 +45,7 @@ struct kv_http {
     pthread_t watchdog;
     pthread_mutex_t mutex; /* guards the connections and next_deadline; a leaf */
     kv_conn *conns;
-    int n_conns; /* without those over the limit */
+    int n_conns;           /* without those over the limit */
     int64_t next_deadline; /* what the watchdog waits for */
     _Atomic int in_flight;
     _Atomic bool stopping, quiesced;
@@ -103,8 +103,7 @@ struct kv_http_request {
 void *kv_request_uri(void *http, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result kv_request_access(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *n_data, void **context);
-void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context,
-                          enum MHD_RequestTerminationCode code);
+void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
 /* reply.c */
 /* Turn req->res into an error of `http_status`; err decides the body. */

@@ -185,10 +185,8 @@ kv_status kv_file_publish(const char *path, const void *data, size_t n, kv_error
     if (close(fd) != 0 && status == KV_OK) status = kv_fail_errno(err, "close %s", temp.data);
     if (status == KV_OK && rename(temp.data, path) != 0)
         status = kv_fail_errno(err, "rename %s to %s", temp.data, path);
-    if (status != KV_OK)
-        unlink(temp.data);
-    else
-        sync_directory(path);
+    if (status != KV_OK) unlink(temp.data);
+    else sync_directory(path);
 done:
     kv_buf_free(&temp);
     return status;

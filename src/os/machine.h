@@ -5,10 +5,10 @@
 #ifndef KV_OS_MACHINE_H
 #define KV_OS_MACHINE_H
 
-#include <stdbool.h>
-#include <stdint.h>
 #include "base/buf.h"
 #include "base/error.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 /* Physical cores the process may use: affinity mask and cgroup (v1 and v2) CPU quota included, ≥ 1. On processors
  * with fast and slow cores only the fast ones count (where the process may use any): a batch waits for its slowest

@@ -25,7 +25,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define NO_LIMIT UINT64_MAX
+#define NO_LIMIT      UINT64_MAX
 #define MAX_PROC_FILE (8u << 20) /* /proc/cpuinfo is 1.5 KiB a processor */
 
 /* Reads root + path; false, with an empty buffer, when it cannot be read. */
@@ -161,7 +161,8 @@ static uint64_t cpu_quota(const char *dir, bool v2) {
         kv_buf text = {0}, path = {0};
         kv_buf_addf(&path, "%s/cpu.max", dir);
         slurp(&text, "", kv_buf_str(&path));
-        if (sscanf(kv_buf_str(&text), "%" SCNu64 " %" SCNu64, &quota, &period) != 2) quota = NO_LIMIT; /* "max 100000" */
+        if (sscanf(kv_buf_str(&text), "%" SCNu64 " %" SCNu64, &quota, &period) != 2)
+            quota = NO_LIMIT; /* "max 100000" */
         kv_buf_free(&path);
         kv_buf_free(&text);
     } else {

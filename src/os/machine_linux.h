@@ -6,8 +6,8 @@
 #ifndef KV_OS_MACHINE_LINUX_H
 #define KV_OS_MACHINE_LINUX_H
 
-#include <stdint.h>
 #include "base/buf.h"
+#include <stdint.h>
 
 /* cpus: the ids of the processors that the affinity mask allows, n of them, ascending. */
 int kv_linux_cores(const char *root, const int *cpus, int n);

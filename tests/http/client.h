@@ -8,10 +8,12 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1 /* memmem */
 #endif
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <arpa/inet.h>
@@ -163,7 +165,8 @@ static inline bool read_chunk(client *c, answer *a) {
 }
 
 static inline void read_to_end(client *c, kv_buf *to) {
-    while (more(c)) {}
+    while (more(c)) {
+    }
     kv_buf_add(to, kv_buf_str(&c->in), c->in.len);
     kv_buf_clear(&c->in);
 }
@@ -175,7 +178,8 @@ static inline bool read_answer(client *c, answer *a, bool head) {
     if (head || a->status == 204 || a->status == 100) return true;
     if (length) return take(c, &a->body, strtoul(length, NULL, 10));
     if (header_of(a, "Transfer-Encoding")) {
-        while (read_chunk(c, a)) {}
+        while (read_chunk(c, a)) {
+        }
         return !a->closed;
     }
     read_to_end(c, &a->body);

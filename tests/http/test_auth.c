@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <pthread.h>
@@ -73,7 +74,8 @@ static void test_file(void **state) {
     kv_keys_init(&k);
     put("# team\n\n  sk-a\t\r\nsk-b\n#sk-c\nsk-d");
     assert_int_equal(kv_keys_load(&k, given, 1, file, &err), KV_OK);
-    static const char *const right[] = {"sk-line", "sk-a", "sk-b", "sk-d"}, *const wrong[] = {"#sk-c", "sk-c", "# team"};
+    static const char *const right[] = {"sk-line", "sk-a", "sk-b", "sk-d"}, *const wrong[] = {"#sk-c", "sk-c",
+                                                                                              "# team"};
     for (size_t i = 0; i < 4; i++) assert_true(kv_keys_match(&k, NULL, right[i]));
     for (size_t i = 0; i < 3; i++) assert_false(kv_keys_match(&k, NULL, wrong[i]));
 

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <string.h>
@@ -12,15 +13,38 @@ static void test_host(void **state) {
     (void)state;
     static const char *const names[] = {"Box.Lan", "kvasir"};
     static const char *const right[] = {
-        "localhost", "LocalHost", "localhost:8080", "localhost.", "localhost.:80", "localhost:", "127.0.0.1",
-        "127.0.0.1:8080", "10.1.2.3", "192.168.0.9:1", "[::1]", "[::1]:8080", "[2001:db8::7]:443", "[fe80::1%25eth0]:80",
-        "box.lan", "BOX.LAN:8080", "box.lan.", "kvasir",
+        "localhost",         "LocalHost",           "localhost:8080", "localhost.",    "localhost.:80", "localhost:",
+        "127.0.0.1",         "127.0.0.1:8080",      "10.1.2.3",       "192.168.0.9:1", "[::1]",         "[::1]:8080",
+        "[2001:db8::7]:443", "[fe80::1%25eth0]:80", "box.lan",        "BOX.LAN:8080",  "box.lan.",      "kvasir",
     };
     static const char *const wrong[] = {
-        "", ":", ":80", ".", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
-        "1.2.3", "1.2.3.4.5", "256.1.1.1", "0x7f.1", "::1", "[::1", "[]", "[::1]x", "[::1]:x", "[nonsense]",
-        "localhost:80x", "localhost:123456", "localhost/", "localhost@evil.example", "a.box.lan", "xkvasir", "kvasir x",
-        "[box.lan]", "localhost..",
+        "",
+        ":",
+        ":80",
+        ".",
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "1.2.3",
+        "1.2.3.4.5",
+        "256.1.1.1",
+        "0x7f.1",
+        "::1",
+        "[::1",
+        "[]",
+        "[::1]x",
+        "[::1]:x",
+        "[nonsense]",
+        "localhost:80x",
+        "localhost:123456",
+        "localhost/",
+        "localhost@evil.example",
+        "a.box.lan",
+        "xkvasir",
+        "kvasir x",
+        "[box.lan]",
+        "localhost..",
     };
     for (size_t i = 0; i < sizeof right / sizeof *right; i++)
         if (!kv_host_allowed(right[i], names, 2)) fail_msg("refused: %s", right[i]);

@@ -254,7 +254,8 @@ static void test_stream_large_items(void **state) {
     for (int i = 0; i < 3; i++) {
         expect_wake(&entered);
         kv_wake_set(&go);
-        while (a.body.len < 3000000u * (unsigned)(i + 1) && read_chunk(&c, &a)) {}
+        while (a.body.len < 3000000u * (unsigned)(i + 1) && read_chunk(&c, &a)) {
+        }
     }
     assert_int_equal(a.body.len, 2 * (9 + 3000000)); /* "data: N\n\n" and whole pieces of 16 bytes */
     hang_up(&c);
@@ -270,13 +271,12 @@ static void test_stream_hang_up(void **state) {
         kv_wake_set(&go);
         assert_true(read_chunk(&c, &a));
         expect_wake(&entered); /* waits for the second item */
-        if (half)
-            shutdown(c.fd, SHUT_WR);
-        else
-            close(c.fd), c.fd = -1;
+        if (half) shutdown(c.fd, SHUT_WR);
+        else close(c.fd), c.fd = -1;
         expect_wake(&left);
         if (half) { /* cut off, not ended: the last chunk must not come */
-            while (read_chunk(&c, &a)) {}
+            while (read_chunk(&c, &a)) {
+            }
             assert_true(a.closed);
         }
         assert_int_equal(seen, KV_WAIT_HUNG_UP);
@@ -359,7 +359,8 @@ static void test_pipelined_is_no_hang_up(void **state) {
     get(&c, "/wait");
     expect_wake(&entered);
     say(&c, "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc");
-    assert_int_equal(kv_wake_wait(&left, -1, 50), KV_WAIT_TIMEOUT); /* still waits; a wrong hang-up would be here by now */
+    assert_int_equal(kv_wake_wait(&left, -1, 50),
+                     KV_WAIT_TIMEOUT); /* still waits; a wrong hang-up would be here by now */
     kv_wake_set(&go);
     expect_wake(&left);
     assert_int_equal(seen, KV_WAIT_WOKEN);
@@ -443,7 +444,8 @@ static void test_stop_cuts_streams(void **state) {
     kv_http_stop(server);
     assert_int_equal(seen, KV_WAIT_HUNG_UP);
     assert_int_equal(atomic_load(&n_freed), 1);
-    while (read_chunk(&c, &a)) {}
+    while (read_chunk(&c, &a)) {
+    }
     assert_true(a.closed); /* not as if it were whole */
     hang_up(&c);
     start((kv_http_config){0});
@@ -518,7 +520,7 @@ static void drip(const char *first, const char *then) {
 static void test_slow_ones_are_cut(void **state) {
     (void)state;
     start((kv_http_config){.idle_timeout_s = 1});
-    drip("GET /hello HT", "T");                                  /* the request line never ends */
+    drip("GET /hello HT", "T");                                     /* the request line never ends */
     drip("GET /hello HTTP/1.1\r\nHost: localhost\r\n", "X: y\r\n"); /* the headers never end */
     drip("POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", "z");
     drip("POST /hello HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nz\r\n");
@@ -628,7 +630,7 @@ static void test_nothing_leaks(void **state) {
 }
 
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define WITH_OWN(test) cmocka_unit_test_setup_teardown(test, setup_wakes, teardown)
+#define WITH_OWN(test)    cmocka_unit_test_setup_teardown(test, setup_wakes, teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

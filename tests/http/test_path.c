@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <stdio.h>
@@ -87,7 +88,8 @@ static void test_table(void **state) {
 /* Whatever comes, what is accepted is in normal form, and normalising it again changes nothing. */
 static void test_random(void **state) {
     (void)state;
-    static const char *const bits[] = {"/", "//", "v1", "api", "%2f", "%", "%41", "..", "?", "#", "\xc3\xa9", "\xff", "x"};
+    static const char *const bits[] = {"/",  "//", "v1", "api",      "%2f",  "%", "%41",
+                                       "..", "?",  "#",  "\xc3\xa9", "\xff", "x"};
     unsigned seed = getenv("KVASIR_SEED") ? (unsigned)atoi(getenv("KVASIR_SEED")) : (unsigned)time(NULL);
     print_message("seed %u\n", seed);
     srand(seed);

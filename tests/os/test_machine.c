@@ -1,9 +1,11 @@
 /* The readers of /proc and /sys run on made-up machines: each test writes a small tree below a temporary directory. */
 #define _GNU_SOURCE 1 /* nftw */
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <errno.h>
@@ -252,7 +254,8 @@ static void test_cgroup_v2(void **state) {
 /* v1 in a container that sees its own group as the mount point, v2 mounted beside it without controllers. */
 static void test_cgroup_v1(void **state) {
     (void)state;
-    put("/proc/self/cgroup", "9:name=systemd:/docker/ab\n4:memory:/docker/ab/in\n2:cpu,cpuacct:/docker/ab\n0::/docker/ab\n");
+    put("/proc/self/cgroup",
+        "9:name=systemd:/docker/ab\n4:memory:/docker/ab/in\n2:cpu,cpuacct:/docker/ab\n0::/docker/ab\n");
     put("/proc/self/mountinfo",
         "30 1 0:3 / / rw - overlay overlay rw,lowerdir=/x\n"
         "31 30 0:4 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro master:11 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -271,7 +274,8 @@ static void test_cgroup_v1(void **state) {
     put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n");
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "6442450944\n");
     put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "4294967296\n");
-    put("/sys/fs/cgroup/memory/memory.stat", "cache 5\ninactive_file 7\ntotal_inactive_file 1073741824\ntotal_active_file 0\n");
+    put("/sys/fs/cgroup/memory/memory.stat",
+        "cache 5\ninactive_file 7\ntotal_inactive_file 1073741824\ntotal_active_file 0\n");
     assert_int_equal(kv_linux_cores(root, all, 4), 2);
     assert_int_equal(kv_linux_memory_total(root), 6 * GIB);
     assert_int_equal(kv_linux_memory_available(root), 3 * GIB);
@@ -282,9 +286,10 @@ static void test_cgroup_v1(void **state) {
 /* What a kernel never writes must not crash or read as a limit. */
 static void test_damaged_trees(void **state) {
     (void)state;
-    static const char *const groups[] = {"", "\n", ":", "::", "0:", "0::", "0::/../../x", "cpu", "0::/a\n0::/b\n",
-                                         "1:memory,cpu:\n"};
-    put("/proc/self/mountinfo", "a\n - \n1 2 3 - cgroup2 x\n1 2 3 /r /sys/fs/cgroup - cgroup2 cgroup2 rw\n - cgroup2 c r");
+    static const char *const groups[] = {
+        "", "\n", ":", "::", "0:", "0::", "0::/../../x", "cpu", "0::/a\n0::/b\n", "1:memory,cpu:\n"};
+    put("/proc/self/mountinfo",
+        "a\n - \n1 2 3 - cgroup2 x\n1 2 3 /r /sys/fs/cgroup - cgroup2 cgroup2 rw\n - cgroup2 c r");
     put("/proc/meminfo", "MemTotal: 1024 kB\nMemAvailable");
     put("/sys/fs/cgroup/cpu.max", "99999999999999999999999 0\n");
     put("/sys/fs/cgroup/memory.max", "lots\n");
@@ -312,21 +317,28 @@ static void fingerprint(kv_buf *out, const char *cpuinfo, int cores) {
 static void test_fingerprint(void **state) {
     (void)state;
     kv_buf a = {0}, b = {0};
-    fingerprint(&a, "processor\t: 0\nmodel\t\t: 1\nmodel name\t: Fast CPU 9\ncpu MHz\t: 1000.0\nflags\t\t: fpu avx2\n", 2);
+    fingerprint(&a, "processor\t: 0\nmodel\t\t: 1\nmodel name\t: Fast CPU 9\ncpu MHz\t: 1000.0\nflags\t\t: fpu avx2\n",
+                2);
     assert_memory_equal(a.data, "Fast CPU 9; 2 cores; ", 21);
-    fingerprint(&b, "processor\t: 0\nmodel name\t: Fast CPU 9\ncpu MHz\t: 2222.2\nflags\t\t: fpu avx2\n\n"
-                    "processor\t: 1\nmodel name\t: Fast CPU 9\ncpu MHz\t: 1234.5\nflags\t\t: fpu avx2\n", 2);
+    fingerprint(&b,
+                "processor\t: 0\nmodel name\t: Fast CPU 9\ncpu MHz\t: 2222.2\nflags\t\t: fpu avx2\n\n"
+                "processor\t: 1\nmodel name\t: Fast CPU 9\ncpu MHz\t: 1234.5\nflags\t\t: fpu avx2\n",
+                2);
     assert_string_equal(a.data, b.data);
     fingerprint(&b, "processor\t: 0\nmodel name\t: Fast CPU 9\nflags\t\t: fpu avx2 avx512f\n", 2);
     assert_string_not_equal(a.data, b.data);
     fingerprint(&b, "processor\t: 0\nmodel name\t: Fast CPU 9\nflags\t\t: fpu avx2\n", 4);
     assert_string_not_equal(a.data, b.data);
 
-    fingerprint(&a, "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd05\n\n"
-                    "Hardware : Board\nModel : Small Board 5\n", 4);
+    fingerprint(&a,
+                "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd05\n\n"
+                "Hardware : Board\nModel : Small Board 5\n",
+                4);
     assert_memory_equal(a.data, "Small Board 5; 4 cores; ", 24);
-    fingerprint(&b, "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c\n\n"
-                    "Hardware : Board\nModel : Small Board 5\n", 4);
+    fingerprint(&b,
+                "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c\n\n"
+                "Hardware : Board\nModel : Small Board 5\n",
+                4);
     assert_string_not_equal(a.data, b.data);
     kv_buf_free(&a);
     kv_buf_free(&b);
