@@ -19,17 +19,46 @@ typedef struct rig {
     kv_engine *engine;
     kv_http *http;
     pthread_t thread;
+    /* to be set before rig_open */
+    const char *chat_template; /* NULL = ChatML */
+    int32_t max_queue;         /* 0 = the scheduler's default */
+    /* the engine's mood: it stands still while `closed`, and refuses to compute while `broken` */
+    pthread_mutex_t mutex;
+    pthread_cond_t opened;
+    bool closed, broken;
 } rig;
 
-/* A model and options, no engine: for what only parses. */
+static inline kv_status rig_inject(void *ctx, uint64_t decode_no) {
+    rig *r = ctx;
+    (void)decode_no;
+    pthread_mutex_lock(&r->mutex);
+    while (r->closed) pthread_cond_wait(&r->opened, &r->mutex);
+    kv_status st = r->broken ? KV_ENGINE : KV_OK;
+    pthread_mutex_unlock(&r->mutex);
+    return st;
+}
+
+static inline void rig_set(rig *r, bool closed, bool broken) {
+    pthread_mutex_lock(&r->mutex);
+    r->closed = closed;
+    r->broken = broken;
+    pthread_cond_broadcast(&r->opened);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+/* A model and options, no engine: for what only parses. `r` is zeroed but for what its comments name. */
 static inline void rig_open(rig *r) {
-    memset(r, 0, sizeof *r);
+    pthread_mutex_init(&r->mutex, NULL);
+    pthread_cond_init(&r->opened, NULL);
     kv_log_config quiet = {.level = KV_LOG_WARN};
     kv_log_init(&quiet, NULL);
     kv_options_defaults(&r->opt);
     kv_fake_params mp;
     kv_fake_params_defaults(&mp);
     mp.end_one_in = -1; /* only what a test plays ends a turn */
+    mp.chat_template = r->chat_template;
+    mp.inject = rig_inject;
+    mp.inject_ctx = r;
     kv_error err = {0};
     if (kv_model_load_fake(&r->app.model, &mp, &err) != KV_OK) fail_msg("%s", err.message);
     r->app.opt = &r->opt;
@@ -61,6 +90,7 @@ static inline void rig_serve(rig *r) {
     kv_sched_config_defaults(&sc);
     sc.n_ctx_served = r->app.n_ctx_served;
     sc.chunk = 256;
+    if (r->max_queue) sc.max_queue = r->max_queue;
     if (kv_sched_new(&r->app.sched, r->engine, kv_clock_real(), &sc, &err) != KV_OK) fail_msg("%s", err.message);
     assert_int_equal(pthread_create(&r->thread, NULL, rig_run, r->app.sched), 0);
     kv_http_config hc = {.routes = kv_api_routes(), .app = &r->app};
@@ -77,6 +107,9 @@ static inline void rig_close(rig *r) {
     }
     kv_model_free(r->app.model);
     kv_options_free(&r->opt);
+    pthread_cond_destroy(&r->opened);
+    pthread_mutex_destroy(&r->mutex);
+    memset(r, 0, sizeof *r);
 }
 
 /* ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────── */

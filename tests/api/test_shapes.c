@@ -77,7 +77,7 @@ static void test_pick(void **state) {
 /* Probabilities of tokens behind the cut of a stop string are not told. */
 static void test_probs_behind_stop(void **state) {
     (void)state;
-    rig r;
+    rig r = {0};
     rig_open(&r);
     kv_job j = {.app = &r.app};
     kv_token tokens[] = {'a', 'b', 'S', 'T'};
