@@ -10,20 +10,21 @@ CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 
-# $(call build,preset,arguments): configure (quietly: a second or less when nothing changed) and build.
-build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS)
+# $(call build,preset,arguments,targets): configure (quietly: a second or less when nothing changed) and build.
+build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
 .PHONY: all demo test asan tsan fuzz bench lint format install uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
-	@$(call build,release,$(configured))
+	@$(call build,release,$(configured),kvasir)
 
 demo: ## from nothing to two answered questions and a table; installs, builds and fetches what is missing
 	@scripts/demo.sh
 
-test: all ## unit tests, then HTTP tests with the official clients
+test: ## unit tests, then HTTP tests with the official clients
+	@$(call build,release,$(configured))
 	@scripts/test.sh build
 
 asan: ## the same tests under the address and undefined-behaviour sanitizers
@@ -40,7 +41,8 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 bench: all ## prefill and decode over HTTP against a bare llama_decode loop
 	@scripts/bench.sh
 
-lint: all ## clang-format, clang-tidy, module dependencies, shellcheck
+lint: ## clang-format, clang-tidy, module dependencies, shellcheck
+	@cmake --preset release $(configured) > /dev/null
 	@scripts/lint.sh
 
 format: ## lay out the C sources with clang-format

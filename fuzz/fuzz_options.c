@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "options/options.h"
 #include "fuzz.h"
 
