@@ -3,8 +3,11 @@
  *   KV_APP_LOADING ──► KV_APP_READY ──► KV_APP_DRAINING
  *          └────────► KV_APP_FAILED (the process ends with status 1)
  *
- * Thread rule: `state` is atomic; model, engine_info and sched are set before it becomes READY and stay until every
- * HTTP thread is gone. Everything else is read-only.
+ * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
+ * is something to look at.
+ *
+ * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults
+ * and sched are set before has_model and READY and stay until every HTTP thread is gone. Everything else is read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
@@ -22,6 +25,7 @@ typedef struct kv_app {
     const kv_options *opt;
     _Atomic int state; /* kv_app_state */
     _Atomic int load_percent;
+    _Atomic bool has_model; /* set once, before state becomes READY */
     kv_model *model;
     kv_engine_info engine_info;
     kv_plan plan;

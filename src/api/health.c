@@ -6,16 +6,28 @@ static kv_status loading(kv_error *err) {
     return kv_fail(err, KV_BUSY, "Loading model");
 }
 
+static kv_status draining(kv_error *err) {
+    return kv_fail(err, KV_BUSY, "The server is shutting down and takes no new requests");
+}
+
+static kv_status failed(kv_error *err) {
+    return kv_fail(err, KV_BUSY, "The model could not be loaded");
+}
+
 kv_status kv_app_require_model(const kv_app *app, kv_error *err) {
-    int state = atomic_load(&app->state);
-    return state == KV_APP_READY || state == KV_APP_DRAINING ? KV_OK : loading(err);
+    switch (atomic_load(&app->state)) {
+    case KV_APP_READY: return KV_OK;
+    case KV_APP_DRAINING: return atomic_load(&app->has_model) ? KV_OK : draining(err);
+    case KV_APP_FAILED: return failed(err);
+    default: return loading(err);
+    }
 }
 
 kv_status kv_app_require_ready(const kv_app *app, kv_error *err) {
     switch (atomic_load(&app->state)) {
     case KV_APP_READY: return KV_OK;
-    case KV_APP_DRAINING: return kv_fail(err, KV_BUSY, "The server is shutting down and takes no new requests");
-    case KV_APP_FAILED: return kv_fail(err, KV_BUSY, "The model could not be loaded");
+    case KV_APP_DRAINING: return draining(err);
+    case KV_APP_FAILED: return failed(err);
     default: return loading(err);
     }
 }

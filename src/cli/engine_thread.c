@@ -67,6 +67,7 @@ static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     app->n_ctx_served = l->plan.n_ctx_served;
     kv_load_sampling(&app->sampling_defaults, l, t->opt);
     atomic_store(&app->load_percent, 100);
+    atomic_store(&app->has_model, true);
     log_start(l, t->opt);
     return KV_OK;
 }

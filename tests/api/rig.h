@@ -68,6 +68,7 @@ static inline void rig_open(rig *r) {
     r->app.engine_info.version = "fake";
     r->app.started_at = 1700000000;
     snprintf(r->app.model_name, sizeof r->app.model_name, "fake-model");
+    atomic_store(&r->app.has_model, true);
     atomic_store(&r->app.state, KV_APP_READY);
 }
 

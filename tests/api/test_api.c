@@ -69,6 +69,11 @@ static void test_draining(void **state) {
     json_decref(rig_json(&r, "/slots", NULL));
     json_decref(rig_json(&r, "/v1/models", NULL));
     json_decref(rig_json(&r, "/tokenize", "{'content':'a'}"));
+    /* told to stop before the model was there: nothing to look at */
+    atomic_store(&r.app.has_model, false);
+    assert_int_equal(rig_ask(&a, &r, "/v1/models", NULL), 503);
+    free_answer(&a);
+    atomic_store(&r.app.has_model, true);
     atomic_store(&r.app.state, KV_APP_READY);
 }
 
