@@ -21,6 +21,7 @@ static kv_status measure(kv_engine_info *out, kv_model *model, const kv_engine_p
     kv_engine_params p = *params;
     kv_engine *engine = NULL;
     p.n_ctx = n_ctx;
+    p.n_threads = p.n_threads_batch = 1; /* sizes do not depend on it, and one thread waits for nobody */
     kv_status st = kv_engine_new(&engine, model, &p, err);
     if (st == KV_OK) *out = *kv_engine_get_info(engine);
     kv_engine_free(engine);

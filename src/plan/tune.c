@@ -189,10 +189,10 @@ static kv_status decide_flash_attn(tuner *t, kv_tuning *out, kv_error *err) {
     if (t->ask->flash_attn != KV_FA_AUTO) {
         out->flash_attn = t->ask->flash_attn == KV_FA_ON;
         snprintf(out->reason, sizeof out->reason, "flash attention %s: asked for", out->flash_attn ? "on" : "off");
-        return t->side[out->flash_attn].engine ? KV_OK : open_side(t, out->flash_attn, DEPTH_STEP, err);
+        return t->ask->chunk > 0 ? KV_OK : open_side(t, out->flash_attn, DEPTH_STEP, err);
     }
-    bool has_off = t->side[0].engine || open_side(t, false, DEPTH_STEP, &off_err) == KV_OK;
-    bool has_on = t->side[1].engine || open_side(t, true, DEPTH_STEP, err) == KV_OK;
+    bool has_off = open_side(t, false, DEPTH_STEP, &off_err) == KV_OK;
+    bool has_on = open_side(t, true, DEPTH_STEP, err) == KV_OK;
     if (!has_off && !has_on) {
         if (err) *err = off_err;
         return off_err.status;
@@ -341,24 +341,35 @@ static bool only_cpu(const char *backends) {
     return true;
 }
 
+/* Devices in use, as the engine tells them; any small engine will do. Quantised V exists with flash attention only. */
+static kv_status ask_backends(kv_buf *out, tuner *t, kv_error *err) {
+    kv_engine *e = NULL;
+    kv_engine_params p = *t->params;
+    p.n_ctx = DEPTH_STEP;
+    p.n_batch = p.n_slots + 1;
+    p.n_threads = p.n_threads_batch = 1;
+    p.flash_attn = t->ask->flash_attn == KV_FA_ON ? KV_FA_ON : KV_FA_OFF;
+    kv_status st = kv_engine_new(&e, t->model, &p, err);
+    if (st != KV_OK && t->ask->flash_attn == KV_FA_AUTO) {
+        p.flash_attn = KV_FA_ON;
+        st = kv_engine_new(&e, t->model, &p, err);
+    }
+    if (st == KV_OK && kv_engine_get_info(e)->backends) kv_buf_adds(out, kv_engine_get_info(e)->backends);
+    kv_engine_free(e);
+    return st;
+}
+
 kv_status kv_tune(kv_tuning *out, kv_model *model, const kv_engine_params *params, const kv_tune_ask *ask,
                   const kv_clock *clock, kv_error *err) {
     *out = (kv_tuning){0};
     tuner t = {.model = model, .params = params, .ask = ask, .clock = clock};
-    kv_buf key = {0};
+    kv_buf key = {0}, backends = {0};
     KV_CHECK(ask->block > 0 && ask->block <= DEPTH_STEP);
     alloc_batch(&t);
-    /* The first engine also tells where layers run. Quantised V exists with flash attention only. */
-    bool first = ask->flash_attn == KV_FA_ON;
-    kv_status st = open_side(&t, first, DEPTH_STEP, err);
-    if (st != KV_OK && ask->flash_attn == KV_FA_AUTO) {
-        first = true;
-        st = open_side(&t, true, DEPTH_STEP, err);
-    }
+    kv_status st = ask_backends(&backends, &t, err);
     if (st != KV_OK) goto done;
-    const char *backends = kv_engine_get_info(t.side[first].engine)->backends;
-    out->on_cpu = ask->cpu_only || only_cpu(backends);
-    add_key(&key, &t, backends ? backends : "");
+    out->on_cpu = ask->cpu_only || only_cpu(kv_buf_str(&backends));
+    add_key(&key, &t, kv_buf_str(&backends));
     if (!recall(out, &t, kv_buf_str(&key))) {
         st = decide_flash_attn(&t, out, err);
         if (st != KV_OK) goto done;
@@ -369,5 +380,6 @@ kv_status kv_tune(kv_tuning *out, kv_model *model, const kv_engine_params *param
 done:
     tuner_free(&t);
     kv_buf_free(&key);
+    kv_buf_free(&backends);
     return st;
 }
