@@ -44,6 +44,7 @@ kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock,
     *out = NULL;
     kv_status status = check_config(&checked, info, kind != KV_MEMORY_RECURRENT, err);
     if (status != KV_OK) return status;
+    kv_engine_clear(engine); /* whatever warmed it up */
     kv_sched *s = kv_alloc(sizeof *s);
     size_t n = (size_t)info->n_slots, rows = (size_t)info->n_batch;
     s->engine = engine;

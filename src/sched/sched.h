@@ -19,8 +19,8 @@
  * Times are taken around kv_engine_decode and the sampling after it: the engine must return from the two only when
  * the work is done, or the stall bound is learned from wrong figures.
  *
- * Thread rule: kv_sched_step, _run and _free: the engine thread. Everything else: any thread. Lock order: the
- * scheduler's mutex, then a generation's.
+ * Thread rule: kv_sched_new, _step, _run, _dump, _self_check and _free: the engine thread. Everything else: any thread.
+ * Lock order: the scheduler's mutex, then a generation's.
  */
 #ifndef KV_SCHED_SCHED_H
 #define KV_SCHED_SCHED_H
@@ -42,7 +42,7 @@ typedef struct kv_sched_config {
 
 void kv_sched_config_defaults(kv_sched_config *c);
 
-/* `engine` is borrowed and outlives the scheduler. KV_INVALID for a configuration that the engine cannot carry: a
+/* `engine` is borrowed, is cleared and outlives the scheduler. KV_INVALID for a configuration that the engine cannot carry: a
  * served context above its cells, fewer rows a batch than slots. */
 kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock, const kv_sched_config *cfg,
                        kv_error *err);

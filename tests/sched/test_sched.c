@@ -520,9 +520,12 @@ static void preemption(void **state) {
         for (int i = 0; i < 3; i++) {
             assert_int_equal(r[i].finish, KV_FINISH_LENGTH);
             assert_int_equal(r[i].answer.len, 200);
-            request_free(&r[i]);
         }
-        /* the oldest was never sent back: it waited for nobody */
+        /* The oldest was never sent back: nothing came between its tokens but rounds (3 tokens and a short prompt, 1 ms
+         * each). The youngest waited for it to finish. */
+        assert_true(r[0].longest_gap_ms < 40);
+        assert_true(r[2].longest_gap_ms > 200);
+        for (int i = 0; i < 3; i++) request_free(&r[i]);
         world_close(&w);
     }
 }
