@@ -13,7 +13,7 @@ shift || true
 skipped=()
 min_node=18
 
-node_major=$(node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/')
+node_major=$(node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/' || true)
 if [ "${node_major:-0}" -lt $min_node ]; then
   skipped+=("all HTTP tests: node is $(node --version 2>/dev/null || echo missing) and they need $min_node (scripts/setup.sh)")
 fi
@@ -41,7 +41,7 @@ fi
 if [ ${#skipped[@]} -gt 0 ]; then
   printf 'test: skipped %s\n' "${skipped[@]}"
   if [ -n "${CI:-}" ] && [ "$build" = build ]; then echo "test: CI skips nothing" >&2; exit 1; fi
-else
+elif [ $# -eq 0 ]; then
   echo "test: no unit test was skipped; node's closing lines tell for the HTTP tests"
 fi
 if [ "${node_major:-0}" -lt $min_node ]; then exit 0; fi
