@@ -24,12 +24,12 @@
 #ifndef KV_ENGINE_ENGINE_H
 #define KV_ENGINE_ENGINE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 typedef int32_t kv_pos;
 typedef int32_t kv_seq;
@@ -69,19 +69,19 @@ typedef struct kv_lora_spec {
 
 /* What loading needs. Names follow llama-server's options. Strings are borrowed for the call. */
 typedef struct kv_model_params {
-    const char *path;           /* GGUF file; of a split model its first part */
-    const char *alias;          /* NULL: the file's base name */
-    int n_gpu_layers;           /* -1 = all that fit */
-    const char *devices;        /* comma-separated device names, "none" = CPU only, NULL = all */
-    const char *split_mode;     /* none | layer | row | tensor */
-    const char *tensor_split;   /* "3,1", NULL = by memory */
+    const char *path;         /* GGUF file; of a split model its first part */
+    const char *alias;        /* NULL: the file's base name */
+    int n_gpu_layers;         /* -1 = all that fit */
+    const char *devices;      /* comma-separated device names, "none" = CPU only, NULL = all */
+    const char *split_mode;   /* none | layer | row | tensor */
+    const char *tensor_split; /* "3,1", NULL = by memory */
     int main_gpu;
     bool use_mmap, use_mlock, check_tensors;
-    bool vocab_only;            /* tokenizer and template only: no engine can be made on it */
-    const char *chat_template;  /* a Jinja source or a built-in name that overrides the model's; NULL = the model's */
+    bool vocab_only;           /* tokenizer and template only: no engine can be made on it */
+    const char *chat_template; /* a Jinja source or a built-in name that overrides the model's; NULL = the model's */
     const char *const *kv_overrides; /* "KEY=TYPE:VALUE", n_kv_overrides of them */
     int n_kv_overrides;
-    const kv_lora_spec *loras;  /* applied to the context as one set */
+    const kv_lora_spec *loras; /* applied to the context as one set */
     int n_loras;
     bool (*progress)(void *ctx, float done); /* may be NULL; false aborts the load */
     void *progress_ctx;
@@ -89,26 +89,26 @@ typedef struct kv_model_params {
 
 /* Facts about a loaded model. Strings live as long as the model. */
 typedef struct kv_model_info {
-    const char *name;          /* general.name, or the file's base name */
-    const char *arch;          /* "llama", "gemma3", … */
-    const char *desc;          /* "llama 1B Q4_1" */
+    const char *name; /* general.name, or the file's base name */
+    const char *arch; /* "llama", "gemma3", … */
+    const char *desc; /* "llama 1B Q4_1" */
     const char *path;
-    const char *chat_template; /* Jinja source in use */
-    bool chat_template_explicit; /* false: the model has none and ChatML stands in */
+    const char *chat_template;       /* Jinja source in use */
+    bool chat_template_explicit;     /* false: the model has none and ChatML stands in */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
-    kv_token bos, eos, eot;    /* -1 when absent */
+    kv_token bos, eos, eot;          /* -1 when absent */
     bool add_bos, add_eos;
-    int vocab_type;            /* llama_vocab_type */
+    int vocab_type; /* llama_vocab_type */
     int32_t n_vocab;
     int32_t n_ctx_train;
-    int32_t n_ctx_longrope;    /* longrope models: the original length, above which other factors apply; else 0 */
+    int32_t n_ctx_longrope; /* longrope models: the original length, above which other factors apply; else 0 */
     int32_t n_embd, n_layer, n_head, n_head_kv;
-    int32_t n_window;          /* W in tokens, 0 without sliding-window layers */
-    bool window_is_chunked;    /* llama4: the window of P is [⌊P/W⌋·W, P) */
+    int32_t n_window;       /* W in tokens, 0 without sliding-window layers */
+    bool window_is_chunked; /* llama4: the window of P is [⌊P/W⌋·W, P) */
     uint64_t n_params;
-    uint64_t size_bytes;       /* weights */
+    uint64_t size_bytes; /* weights */
     bool is_recurrent, is_hybrid;
-    const char *ftype;         /* "Q4_1" */
+    const char *ftype; /* "Q4_1" */
 } kv_model_info;
 
 /* Load. KV_INVALID for a missing or broken file, KV_UNSUPPORTED for a kind of model kvasir cannot serve (encoder,
@@ -137,7 +137,9 @@ struct kv_model {
 static inline void kv_model_free(kv_model *m) {
     if (m) m->ops->free(m);
 }
-static inline const kv_model_info *kv_model_get_info(const kv_model *m) { return &m->info; }
+static inline const kv_model_info *kv_model_get_info(const kv_model *m) {
+    return &m->info;
+}
 /* Appends to `out`. add_special: BOS/EOS as the vocabulary wants; parse_special: "<|im_start|>" in the text becomes
  * its one token. Text of any bytes is taken. */
 static inline kv_status kv_model_tokenize(kv_tokens *out, const kv_model *m, const char *text, size_t n,
@@ -148,19 +150,21 @@ static inline kv_status kv_model_tokenize(kv_tokens *out, const kv_model *m, con
 static inline void kv_model_piece(kv_buf *out, const kv_model *m, kv_token token, bool special) {
     m->ops->piece(out, m, token, special);
 }
-static inline bool kv_model_is_eog(const kv_model *m, kv_token t) { return m->ops->is_eog(m, t); }
+static inline bool kv_model_is_eog(const kv_model *m, kv_token t) {
+    return m->ops->is_eog(m, t);
+}
 
 /* ── chat: templates, parsing, schemas (libllama-common, JSON in and out) ──────────────────────────────────────── */
 
 typedef struct kv_chat_params {
-    const char *messages_json;   /* OpenAI "messages" array */
-    const char *tools_json;      /* OpenAI "tools" array, NULL = none */
-    const char *tool_choice;     /* "auto" | "none" | "required", NULL = auto */
-    const char *json_schema;     /* a JSON schema text for the answer, NULL = none */
-    const char *grammar;         /* GBNF, NULL = none */
-    const char *kwargs_json;     /* object for chat_template_kwargs, NULL = none */
+    const char *messages_json;    /* OpenAI "messages" array */
+    const char *tools_json;       /* OpenAI "tools" array, NULL = none */
+    const char *tool_choice;      /* "auto" | "none" | "required", NULL = auto */
+    const char *json_schema;      /* a JSON schema text for the answer, NULL = none */
+    const char *grammar;          /* GBNF, NULL = none */
+    const char *kwargs_json;      /* object for chat_template_kwargs, NULL = none */
     const char *reasoning_format; /* "none" | "auto" | "deepseek" | "deepseek-legacy" */
-    int enable_thinking;         /* 0, 1; -1 = the template's default */
+    int enable_thinking;          /* 0, 1; -1 = the template's default */
     bool parallel_tool_calls;
     bool add_generation_prompt;
     bool continue_final_message; /* the last message is the assistant's and is continued */
@@ -228,7 +232,7 @@ struct kv_sampling {
     int n_logit_bias;
     const char *grammar; /* GBNF, NULL = none, or the chat prompt's own */
     kv_grammar_type grammar_type;
-    int32_t reasoning_budget; /* tokens, -1 = unlimited; needs a chat prompt that thinks */
+    int32_t reasoning_budget;             /* tokens, -1 = unlimited; needs a chat prompt that thinks */
     const char *reasoning_budget_message; /* NULL = none */
     /* Test aid, both engines: answer with exactly these tokens, then end of generation. NULL = off. */
     const kv_token *play;
@@ -278,7 +282,9 @@ static inline kv_status kv_sampler_probs(kv_token_prob *top, int *n_top, kv_toke
                                          kv_engine *e, int row, bool post_sampling, kv_error *err) {
     return s->ops->probs(top, n_top, chosen, s, e, row, post_sampling, err);
 }
-static inline uint32_t kv_sampler_seed(const kv_sampler *s) { return s->ops->seed(s); }
+static inline uint32_t kv_sampler_seed(const kv_sampler *s) {
+    return s->ops->seed(s);
+}
 
 /* A sampler that plays `tokens` (copied) and then `end`; stands on both engines. engine/sampler_play.c. */
 kv_status kv_sampler_play_new(kv_sampler **out, const kv_token *tokens, int n, kv_token end);
@@ -288,11 +294,13 @@ kv_status kv_sampler_play_new(kv_sampler **out, const kv_token *tokens, int n, k
 typedef enum kv_flash_attn { KV_FA_AUTO = -1, KV_FA_OFF = 0, KV_FA_ON = 1 } kv_flash_attn;
 
 struct kv_engine_params {
-    int32_t n_ctx;       /* cells of the main pool, in tokens, shared by all sequences (unified) */
-    int32_t n_slots;     /* sequences 0 … n_slots-1 run requests; n_slots is the scratch sequence */
-    int32_t n_batch;     /* largest batch in tokens; one decode is one ubatch, so n_ubatch is the same */
+    int32_t n_ctx;     /* cells of the main pool, in tokens, shared by all sequences (unified) */
+    int32_t n_slots;   /* sequences 0 … n_slots-1 run requests; n_slots is the scratch sequence */
+    int32_t n_batch;   /* largest batch in tokens; one decode is one ubatch, so n_ubatch is the same */
+    int32_t n_outputs; /* most rows of one batch whose logits are wanted; 0 = one a sequence. Each takes room for
+                            n_vocab floats in the compute buffers */
     int32_t n_threads, n_threads_batch;
-    kv_flash_attn flash_attn; /* KV_FA_AUTO leaves it to libllama; kvasir resolves it first (plan/tune.h) */
+    kv_flash_attn flash_attn;    /* KV_FA_AUTO leaves it to libllama; kvasir resolves it first (plan/tune.h) */
     const char *type_k, *type_v; /* "f16", "q8_0", …; NULL = f16 */
     bool offload_kqv, op_offload;
     float rope_freq_base, rope_freq_scale;                                   /* 0 = the model's */
@@ -306,9 +314,9 @@ void kv_engine_params_defaults(kv_engine_params *p);
 /* What the engine allocated and can do. */
 typedef struct kv_engine_info {
     kv_memory_kind memory;
-    int32_t n_ctx;           /* cells of the main pool (the engine may round up what was asked) */
-    int32_t n_window_cells;  /* cells of the window pool, 0 without one */
-    int32_t n_window;        /* W in tokens */
+    int32_t n_ctx;          /* cells of the main pool (the engine may round up what was asked) */
+    int32_t n_window_cells; /* cells of the window pool, 0 without one */
+    int32_t n_window;       /* W in tokens */
     bool window_is_chunked;
     int32_t n_slots, n_batch;
     int32_t n_threads, n_threads_batch;
@@ -360,7 +368,9 @@ static inline kv_status kv_engine_new(kv_engine **out, kv_model *m, const kv_eng
 static inline void kv_engine_free(kv_engine *e) {
     if (e) e->ops->free(e);
 }
-static inline const kv_engine_info *kv_engine_get_info(const kv_engine *e) { return &e->info; }
+static inline const kv_engine_info *kv_engine_get_info(const kv_engine *e) {
+    return &e->info;
+}
 
 /* Compute one batch (1 ≤ n ≤ info.n_batch). Positions of a sequence continue where it ends.
  *   KV_OK             logits of the wanted rows can be read until the next decode
@@ -372,20 +382,32 @@ static inline kv_status kv_engine_decode(kv_engine *e, const kv_batch *b, kv_err
     return e->ops->decode(e, b, err);
 }
 /* n_vocab floats, borrowed until the next decode; NULL when that row's logits were not asked for. */
-static inline const float *kv_engine_logits(kv_engine *e, int row) { return e->ops->logits(e, row); }
-static inline void kv_engine_clear(kv_engine *e) { e->ops->clear(e); }
+static inline const float *kv_engine_logits(kv_engine *e, int row) {
+    return e->ops->logits(e, row);
+}
+static inline void kv_engine_clear(kv_engine *e) {
+    e->ops->clear(e);
+}
 /* Remove positions [p0, p1) of a sequence; p0 < 0: from the start, p1 < 0: to the end. False and unchanged when the
  * memory cannot cut there. Removing a whole sequence (-1, -1) never fails. */
-static inline bool kv_engine_seq_rm(kv_engine *e, kv_seq s, kv_pos p0, kv_pos p1) { return e->ops->seq_rm(e, s, p0, p1); }
+static inline bool kv_engine_seq_rm(kv_engine *e, kv_seq s, kv_pos p0, kv_pos p1) {
+    return e->ops->seq_rm(e, s, p0, p1);
+}
 /* Share positions [p0, p1) of src with dst without using cells. On windowed and recurrent memory dst is not usable
  * before its partial state was set: use kv_engine_fork. */
 static inline void kv_engine_seq_cp(kv_engine *e, kv_seq src, kv_seq dst, kv_pos p0, kv_pos p1) {
     e->ops->seq_cp(e, src, dst, p0, p1);
 }
-static inline kv_pos kv_engine_pos_min(kv_engine *e, kv_seq s) { return e->ops->pos_min(e, s); } /* -1 when empty */
-static inline kv_pos kv_engine_pos_max(kv_engine *e, kv_seq s) { return e->ops->pos_max(e, s); } /* -1 when empty */
+static inline kv_pos kv_engine_pos_min(kv_engine *e, kv_seq s) {
+    return e->ops->pos_min(e, s);
+} /* -1 when empty */
+static inline kv_pos kv_engine_pos_max(kv_engine *e, kv_seq s) {
+    return e->ops->pos_max(e, s);
+} /* -1 when empty */
 /* State blobs; bytes as LIBLLAMA "State blobs": 8 bytes of header, then payload. get/set return bytes or 0. */
-static inline size_t kv_engine_state_size(kv_engine *e, kv_seq s, uint32_t flags) { return e->ops->state_size(e, s, flags); }
+static inline size_t kv_engine_state_size(kv_engine *e, kv_seq s, uint32_t flags) {
+    return e->ops->state_size(e, s, flags);
+}
 static inline size_t kv_engine_state_get(kv_engine *e, void *dst, size_t cap, kv_seq s, uint32_t flags) {
     return e->ops->state_get(e, dst, cap, s, flags);
 }

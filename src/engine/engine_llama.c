@@ -33,15 +33,24 @@ typedef struct llama_engine {
      * a sequence without telling (it restores only those it wanted to use), so cutting it back below the end that it
      * had then could leave holes. n_seq entries; 0 = none. */
     kv_pos *no_trim_below;
-    bool damaged; /* a compute failed since the last clear: buffers may hold NaN */
+    int32_t n_outputs; /* most rows with logits in a batch */
+    bool damaged;      /* a compute failed since the last clear: buffers may hold NaN */
 } llama_engine;
 
-static llama_engine *self(kv_engine *e) { return (llama_engine *)e; }
+static llama_engine *self(kv_engine *e) {
+    return (llama_engine *)e;
+}
 
-struct llama_context *kv_llama_engine_context(kv_engine *e) { return self(e)->ctx; }
+struct llama_context *kv_llama_engine_context(kv_engine *e) {
+    return self(e)->ctx;
+}
 
-static int32_t n_seq(const llama_engine *e) { return e->base.info.n_slots + 1; }
-static bool seq_ok(const llama_engine *e, kv_seq s) { return s >= 0 && s < n_seq(e); }
+static int32_t n_seq(const llama_engine *e) {
+    return e->base.info.n_slots + 1;
+}
+static bool seq_ok(const llama_engine *e, kv_seq s) {
+    return s >= 0 && s < n_seq(e);
+}
 
 /* ── decode ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -51,6 +60,7 @@ static kv_status check_batch(llama_engine *e, const kv_batch *b, kv_error *err) 
     if (b->n < 1 || b->n > info->n_batch)
         return kv_fail(err, KV_ENGINE, "a batch of %d tokens; it takes 1 to %d", b->n, info->n_batch);
     memset(e->seq_count, 0, (size_t)n_seq(e) * sizeof *e->seq_count);
+    int32_t n_wanted = 0;
     for (int32_t i = 0; i < b->n; i++) {
         kv_seq s = b->seq[i];
         if (!seq_ok(e, s)) return kv_fail(err, KV_ENGINE, "batch entry %d: there is no sequence %d", i, s);
@@ -61,7 +71,11 @@ static kv_status check_batch(llama_engine *e, const kv_batch *b, kv_error *err) 
             return kv_fail(err, KV_ENGINE, "batch entry %d: position %d of sequence %d, which continues at %d", i,
                            b->pos[i], s, e->seq_next[s]);
         e->seq_next[s]++;
+        n_wanted += b->want_logits[i];
     }
+    if (n_wanted > e->n_outputs)
+        return kv_fail(err, KV_ENGINE, "%d rows with logits in one batch; the context was made for %d", n_wanted,
+                       e->n_outputs);
     /* Recurrent layers take equally long runs in one ubatch: anything else is split in two, which makes other shapes
      * and, on failure, half-written states. */
     if (kv_memory_has_recurrent(info->memory) || info->memory == KV_MEMORY_WHOLE) {
@@ -69,21 +83,24 @@ static kv_status check_batch(llama_engine *e, const kv_batch *b, kv_error *err) 
         for (kv_seq s = 0; s < n_seq(e); s++) {
             if (e->seq_count[s] == 0) continue;
             if (run && e->seq_count[s] != run)
-                return kv_fail(err, KV_ENGINE, "with recurrent layers the sequences of one batch must have equally many "
-                                               "tokens; here are %d and %d", run, e->seq_count[s]);
+                return kv_fail(err, KV_ENGINE,
+                               "with recurrent layers the sequences of one batch must have equally many "
+                               "tokens; here are %d and %d",
+                               run, e->seq_count[s]);
             run = e->seq_count[s];
         }
     }
     return KV_OK;
 }
 
-static void forget_rows(llama_engine *e) { memset(e->row_logits, 0, (size_t)e->base.info.n_batch * sizeof *e->row_logits); }
+static void forget_rows(llama_engine *e) {
+    memset(e->row_logits, 0, (size_t)e->base.info.n_batch * sizeof *e->row_logits);
+}
 
 static kv_status on_failed_decode(llama_engine *e, int32_t ret, kv_error *err) {
     if (ret == 1) {
         if (kv_memory_has_window(e->base.info.memory))
-            for (kv_seq s = 0; s < n_seq(e); s++)
-                e->no_trim_below[s] = llama_memory_seq_pos_max(e->memory, s) + 1;
+            for (kv_seq s = 0; s < n_seq(e); s++) e->no_trim_below[s] = llama_memory_seq_pos_max(e->memory, s) + 1;
         return kv_fail(err, KV_NO_CELLS, "no free cells for this batch in the engine's pool");
     }
     if (ret == -1) {
@@ -208,8 +225,9 @@ static const kv_engine_ops ops = {
 /* ── set-up ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* The KV types that the engine takes for a cache, as llama-server's -ctk lists them. */
-static const enum ggml_type kv_types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
-                                          GGML_TYPE_Q4_1, GGML_TYPE_IQ4_NL, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
+static const enum ggml_type kv_types[] = {GGML_TYPE_F32,    GGML_TYPE_F16,  GGML_TYPE_BF16,
+                                          GGML_TYPE_Q8_0,   GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
+                                          GGML_TYPE_IQ4_NL, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
 
 static kv_status parse_kv_type(enum ggml_type *out, const char *name, const char *field, kv_error *err) {
     *out = GGML_TYPE_F16;
@@ -263,6 +281,10 @@ static kv_status context_params(struct llama_context_params *cp, const kv_engine
     cp->n_batch = cp->n_ubatch = (uint32_t)p->n_batch;
     cp->n_seq_max = (uint32_t)n_seq_max;
     cp->n_rs_seq = 0;
+    /* With the default (n_batch) the compute buffers hold logits of every row: gemma's 262,144 words × 260 rows are
+     * 261 MiB instead of 49. Never below n_seq_max, which the engine asserts. */
+    cp->n_outputs_max = (uint32_t)(p->n_outputs > n_seq_max ? p->n_outputs : n_seq_max);
+    if (cp->n_outputs_max > cp->n_batch) cp->n_outputs_max = cp->n_batch;
     cp->kv_unified = true;
     cp->swa_full = false;
     cp->n_threads = p->n_threads;
@@ -337,7 +359,7 @@ static kv_memory_kind kind_of(const probe_sizes *s, const kv_model_info *mi) {
     if (is_whole_only(mi->arch)) return KV_MEMORY_WHOLE;
     int64_t full_grows = s->full[2] - s->full[1], part_grows = s->part[2] - s->part[1];
     bool has_fixed = s->part[1] - part_grows - s->part[0] > (int64_t)LAYER_HEADER_MAX * (mi->n_layer + 1);
-    bool same = s->full[2] == s->part[2];                  /* the flag is ignored: one kind of layer only */
+    bool same = s->full[2] == s->part[2]; /* the flag is ignored: one kind of layer only */
     if (same) return full_grows > 0 ? KV_MEMORY_FULL : KV_MEMORY_RECURRENT;
     if (part_grows > 0) return has_fixed ? KV_MEMORY_HYBRID_WINDOW : KV_MEMORY_WINDOW;
     return KV_MEMORY_HYBRID;
@@ -392,7 +414,8 @@ static bool saw_flash_attn(llama_engine *e, const probe_sizes *s) {
     uint32_t value[2] = {0, 0}; /* not to be found: as libllama decides where the backend can do it */
     if (note != 12 && note != 24) return true;
     char *blob = kv_alloc((size_t)s->full[2]);
-    if (kv_border_state_get(e->ctx, blob, (size_t)s->full[2], 0, 0) == (size_t)s->full[2] && at + sizeof value <= (size_t)s->full[2])
+    if (kv_border_state_get(e->ctx, blob, (size_t)s->full[2], 0, 0) == (size_t)s->full[2] &&
+        at + sizeof value <= (size_t)s->full[2])
         memcpy(value, blob + at, sizeof value);
     free(blob);
     return value[0] == 0;
@@ -432,6 +455,7 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
     e->base.model = base;
     info->n_slots = p->n_slots;
     info->n_batch = p->n_batch;
+    e->n_outputs = (int32_t)cp.n_outputs_max;
     alloc_arrays(e, p->n_batch, p->n_slots + 1);
     status = kv_border_context_new(&e->ctx, m->model, &cp, err);
     if (status != KV_OK) goto done;
@@ -445,7 +469,8 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
         if (status != KV_OK) goto done;
     }
     info->n_ctx = (int32_t)llama_n_ctx(e->ctx);
-    if ((int32_t)llama_n_ubatch(e->ctx) < info->n_batch) info->n_batch = (int32_t)llama_n_ubatch(e->ctx); /* a tiny context */
+    if ((int32_t)llama_n_ubatch(e->ctx) < info->n_batch)
+        info->n_batch = (int32_t)llama_n_ubatch(e->ctx); /* a tiny context */
     info->n_threads = llama_n_threads(e->ctx);
     info->n_threads_batch = llama_n_threads_batch(e->ctx);
     info->type_k = ggml_type_name(cp.type_k);

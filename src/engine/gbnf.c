@@ -20,11 +20,11 @@
 #include "base/buf.h"
 
 enum {
-    MAX_GROUP_DEPTH = 200,      /* the engine's parser recurses; hand-written and generated grammars stay below 30 */
-    MAX_LEFT_DEPTH = 1000,      /* so does its test for left recursion, along chains of leftmost rules */
-    MAX_LEFT_STEPS = 1 << 22,   /* calls of that test: without a memory it walks every path (here about 20 ms) */
-    MAX_ELEMENTS = 4 << 20,     /* what the rules expand to, 8 bytes each in the engine */
-    MAX_REPETITIONS = 2000,     /* the engine's own limit */
+    MAX_GROUP_DEPTH = 200,    /* the engine's parser recurses; hand-written and generated grammars stay below 30 */
+    MAX_LEFT_DEPTH = 1000,    /* so does its test for left recursion, along chains of leftmost rules */
+    MAX_LEFT_STEPS = 1 << 22, /* calls of that test: without a memory it walks every path (here about 20 ms) */
+    MAX_ELEMENTS = 4 << 20,   /* what the rules expand to, 8 bytes each in the engine */
+    MAX_REPETITIONS = 2000,   /* the engine's own limit */
 };
 
 typedef enum item_kind { ITEM_TERMINAL, ITEM_RULE, ITEM_ALT } item_kind;
@@ -42,9 +42,9 @@ typedef struct item {
 typedef struct rule {
     const char *name; /* into the grammar; NULL for a group */
     uint32_t n_name;
-    int32_t first;    /* item, -1 = none */
+    int32_t first; /* item, -1 = none */
     bool defined, nullable;
-    int mark;         /* left-recursion walk: 0 new, 1 on the path, 2 done */
+    int mark; /* left-recursion walk: 0 new, 1 on the path, 2 done */
     uint64_t steps;
     uint32_t depth;
 } rule;
@@ -57,7 +57,7 @@ typedef struct parser {
     size_t n_rules, cap_rules;
     int32_t *table; /* rules by name: open addressing, -1 = free; cap_table is a power of two */
     size_t cap_table;
-    uint64_t n_symbols;  /* as the engine numbers them: rules and helper rules */
+    uint64_t n_symbols; /* as the engine numbers them: rules and helper rules */
     uint64_t n_elements;
     bool (*is_token)(void *, const char *, size_t);
     void *ctx;
@@ -143,10 +143,8 @@ static void add_item(parser *p, int32_t in_rule, sequence *s, item_kind kind, in
     }
     int32_t id = (int32_t)p->n_items++;
     p->items[id] = (item){.kind = kind, .rule = ref, .next = -1};
-    if (s->last >= 0)
-        p->items[s->last].next = id;
-    else
-        p->rules[in_rule].first = id;
+    if (s->last >= 0) p->items[s->last].next = id;
+    else p->rules[in_rule].first = id;
     s->last = id;
     p->n_elements += size;
     if (p->n_elements > MAX_ELEMENTS) fail_at(p, "it is too large (more than %d elements)", MAX_ELEMENTS);
@@ -159,16 +157,21 @@ static void add_item(parser *p, int32_t in_rule, sequence *s, item_kind kind, in
 
 /* ── characters ── */
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-static bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || is_digit(c); }
-static bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || is_digit(c);
+}
+static bool is_hex(char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
 
 static void skip_space(parser *p, bool newlines) {
     for (;; p->at++) {
         if (*p->at == '#')
             while (p->at[1] && p->at[1] != '\r' && p->at[1] != '\n') p->at++;
-        else if (*p->at != ' ' && *p->at != '\t' && !(newlines && (*p->at == '\r' || *p->at == '\n')))
-            return;
+        else if (*p->at != ' ' && *p->at != '\t' && !(newlines && (*p->at == '\r' || *p->at == '\n'))) return;
     }
 }
 
@@ -179,7 +182,10 @@ static void skip_char(parser *p) {
         return;
     }
     if (*p->at != '\\') {
-        int n = (unsigned char)*p->at < 0xC0 ? 1 : (unsigned char)*p->at < 0xE0 ? 2 : (unsigned char)*p->at < 0xF0 ? 3 : 4;
+        int n = (unsigned char)*p->at < 0xC0   ? 1
+                : (unsigned char)*p->at < 0xE0 ? 2
+                : (unsigned char)*p->at < 0xF0 ? 3
+                                               : 4;
         while (n-- > 0 && *p->at) p->at++;
         return;
     }
@@ -498,12 +504,14 @@ static bool walk_left(parser *p, visit *stack, int32_t start, uint64_t *total) {
         if (to->mark == 1) {
             const rule *named = to->name ? to : r->name ? r : &p->rules[stack[0].rule];
             kv_fail_field(p->err, "grammar", "the grammar is left recursive: the rule \"%.*s\" can begin with itself",
-                          named->name ? (int)(named->n_name < 60 ? named->n_name : 60) : 5, named->name ? named->name : "group");
+                          named->name ? (int)(named->n_name < 60 ? named->n_name : 60) : 5,
+                          named->name ? named->name : "group");
             return false;
         }
         if (to->mark == 0) {
             if (n >= MAX_LEFT_DEPTH) {
-                kv_fail_field(p->err, "grammar", "the grammar is too deep: %d rules begin with one another", MAX_LEFT_DEPTH);
+                kv_fail_field(p->err, "grammar", "the grammar is too deep: %d rules begin with one another",
+                              MAX_LEFT_DEPTH);
                 return false;
             }
             to->mark = 1;
@@ -529,12 +537,9 @@ static bool walk_left(parser *p, visit *stack, int32_t start, uint64_t *total) {
 static bool has_empty_alternate(const parser *p, const rule *r) {
     bool empty = true;
     for (int32_t i = r->first; i >= 0; i = p->items[i].next) {
-        if (p->items[i].kind != ITEM_ALT)
-            empty = empty && p->items[i].removed;
-        else if (empty)
-            return true;
-        else
-            empty = true;
+        if (p->items[i].kind != ITEM_ALT) empty = empty && p->items[i].removed;
+        else if (empty) return true;
+        else empty = true;
     }
     return empty;
 }
@@ -544,8 +549,9 @@ static bool check_repetitions(parser *p) {
         const item *it = &p->items[i];
         if (!it->endless || it->kind != ITEM_RULE || !has_empty_alternate(p, &p->rules[it->rule])) continue;
         const rule *r = &p->rules[it->rule];
-        kv_fail_field(p->err, "grammar", "the grammar repeats without end what may be empty: %s%.*s", r->name ? "the rule " : "a group",
-                      r->name ? (int)(r->n_name < 60 ? r->n_name : 60) : 0, r->name ? r->name : "");
+        kv_fail_field(p->err, "grammar", "the grammar repeats without end what may be empty: %s%.*s",
+                      r->name ? "the rule " : "a group", r->name ? (int)(r->n_name < 60 ? r->n_name : 60) : 0,
+                      r->name ? r->name : "");
         return false;
     }
     return true;

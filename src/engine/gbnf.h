@@ -11,9 +11,9 @@
 #ifndef KV_ENGINE_GBNF_H
 #define KV_ENGINE_GBNF_H
 
+#include "base/error.h"
 #include <stdbool.h>
 #include <stddef.h>
-#include "base/error.h"
 
 /* `is_token` tells whether "<text>" (n bytes, brackets included) is exactly one token; NULL: any text is taken.
  * KV_INVALID, field "grammar". */

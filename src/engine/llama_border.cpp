@@ -36,6 +36,7 @@ extern "C" {
 
 #include "chat.h"
 #include "common.h"
+#include "fit.h"
 #include "ggml-backend.h"
 #include "gguf.h"
 #include "json-schema-to-grammar.h"
@@ -99,17 +100,37 @@ std::string said() {
 
 /* ── loading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-kv_status kv_border_gguf_arch(kv_buf *arch, kv_buf *type, const char *path, kv_error *err) {
+kv_status kv_border_gguf_head(kv_gguf_head *out, const char *path, kv_error *err) {
     return guard(err, KV_INVALID, [&] {
         gguf_init_params params = {/*no_alloc =*/true, /*ctx =*/nullptr};
         std::unique_ptr<gguf_context, void (*)(gguf_context *)> g(gguf_init_from_file(path, params), gguf_free);
         if (!g) return fail_text(err, KV_INVALID, "", std::string(path) + " is not a readable GGUF file" + said());
-        auto text = [&](kv_buf *out, const char *key) {
-            int64_t id = gguf_find_key(g.get(), key);
-            if (id >= 0 && gguf_get_kv_type(g.get(), id) == GGUF_TYPE_STRING) kv_buf_adds(out, gguf_get_val_str(g.get(), id));
+        auto text = [&](const std::string &key) -> std::string {
+            int64_t id = gguf_find_key(g.get(), key.c_str());
+            return id >= 0 && gguf_get_kv_type(g.get(), id) == GGUF_TYPE_STRING ? gguf_get_val_str(g.get(), id) : "";
         };
-        text(arch, "general.architecture");
-        text(type, "general.type");
+        const std::string arch = text("general.architecture");
+        kv_buf_adds(&out->arch, arch.c_str());
+        kv_buf_adds(&out->type, text("general.type").c_str());
+        /* What makes the engine choose between short and long factors by the context's size is that both are there. */
+        const int64_t id = gguf_find_key(g.get(), (arch + ".rope.scaling.original_context_length").c_str());
+        const bool longrope = text(arch + ".rope.scaling.type") == "longrope" ||
+                              gguf_find_tensor(g.get(), "rope_factors_long.weight") >= 0;
+        if (longrope && id >= 0 && gguf_get_kv_type(g.get(), id) == GGUF_TYPE_UINT32)
+            out->n_ctx_longrope = static_cast<int32_t>(gguf_get_val_u32(g.get(), id));
+        return KV_OK;
+    });
+}
+
+void kv_border_fit_layers(llama_model_params *params, float *split, llama_model_tensor_buft_override *overrides,
+                          const char *path, uint32_t n_ctx) {
+    guard(nullptr, KV_ENGINE, [&] {
+        llama_context_params cp = llama_context_default_params();
+        cp.n_ctx = n_ctx;
+        cp.kv_unified = true;
+        cp.swa_full = false;
+        std::vector<size_t> margins(llama_max_devices(), size_t(1) << 30); /* bytes to leave free, as llama-server */
+        common_fit_params(path, params, &cp, split, overrides, margins.data(), n_ctx, nullptr, GGML_LOG_LEVEL_ERROR);
         return KV_OK;
     });
 }
@@ -152,7 +173,8 @@ kv_status kv_border_context_new(llama_context **out, llama_model *model, const l
         *out = llama_init_from_model(model, *params);
         if (!*out)
             return fail_text(err, KV_ENGINE, "",
-                             "the engine could not make a context of " + std::to_string(params->n_ctx) + " cells" + said());
+                             "the engine could not make a context of " + std::to_string(params->n_ctx) + " cells" +
+                                 said());
         return KV_OK;
     });
 }
@@ -242,8 +264,8 @@ struct kv_border_model {
     common_chat_templates_ptr templates;
     std::string source;
     bool explicit_template;
-    bool builtin;  /* one of libllama's own formatters, chosen by name: no Jinja, no tools */
-    bool thinks;   /* the template takes enable_thinking */
+    bool builtin; /* one of libllama's own formatters, chosen by name: no Jinja, no tools */
+    bool thinks;  /* the template takes enable_thinking */
 };
 
 struct kv_chat_prompt {
@@ -299,8 +321,8 @@ bool probe_thinking(const common_chat_templates *templates) {
 
 } // namespace
 
-kv_status kv_border_model_new(kv_border_model **out, const llama_model *model, const char *template_src, const char *bos,
-                              const char *eos, kv_error *err) {
+kv_status kv_border_model_new(kv_border_model **out, const llama_model *model, const char *template_src,
+                              const char *bos, const char *eos, kv_error *err) {
     *out = nullptr;
     return guard(err, KV_INVALID, [&] {
         std::string source = template_src && *template_src ? template_src : (model ? "" : "chatml");
@@ -332,7 +354,9 @@ const char *kv_border_template(const kv_border_model *m, bool *explicit_template
     return m->source.c_str();
 }
 
-void kv_border_model_free(kv_border_model *m) { delete m; }
+void kv_border_model_free(kv_border_model *m) {
+    delete m;
+}
 
 kv_status kv_chat_caps(kv_buf *json, const kv_model *m, kv_error *err) {
     return guard(err, KV_ENGINE, [&] {
@@ -355,13 +379,15 @@ kv_status kv_schema_to_grammar(kv_buf *gbnf, const char *schema_json, kv_error *
 namespace {
 
 /* Template variables of a request, and enable_thinking, which is one of them and an option of its own. */
-kv_status chat_kwargs(common_chat_templates_inputs &in, const kv_border_model *m, const kv_chat_params *p, kv_error *err) {
+kv_status chat_kwargs(common_chat_templates_inputs &in, const kv_border_model *m, const kv_chat_params *p,
+                      kv_error *err) {
     in.chat_template_kwargs["datetime"] = common_json(date_text(p->now_seconds, "%b %d %Y")).dump();
     in.chat_template_kwargs["date_string"] = common_json(date_text(p->now_seconds, "%d %b %Y")).dump();
     in.enable_thinking = p->enable_thinking < 0 ? m->thinks : p->enable_thinking != 0;
     if (!p->kwargs_json) return KV_OK;
     const common_json kwargs = common_json::parse(p->kwargs_json);
-    if (!kwargs.is_object()) return kv_fail_field(err, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    if (!kwargs.is_object())
+        return kv_fail_field(err, "chat_template_kwargs", "chat_template_kwargs must be an object");
     for (const auto &item : kwargs.items()) in.chat_template_kwargs[item.key()] = item.value().dump();
     if (kwargs.contains("enable_thinking")) {
         const common_json &value = kwargs.at("enable_thinking");
@@ -378,7 +404,8 @@ kv_status chat_continuation(common_chat_templates_inputs &in, const kv_chat_para
     if (in.messages.empty() || in.messages.back().role != "assistant")
         return kv_fail_field(err, "messages", "only a last message of the assistant can be continued");
     if (in.messages.size() >= 2 && in.messages[in.messages.size() - 2].role == "assistant")
-        return kv_fail_field(err, "messages", "the list ends with two messages of the assistant: which one to continue?");
+        return kv_fail_field(err, "messages",
+                             "the list ends with two messages of the assistant: which one to continue?");
     if (!in.messages.back().tool_calls.empty())
         return kv_fail_field(err, "messages", "a message that calls tools cannot be continued");
     in.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
@@ -386,7 +413,8 @@ kv_status chat_continuation(common_chat_templates_inputs &in, const kv_chat_para
     return KV_OK;
 }
 
-kv_status chat_inputs(common_chat_templates_inputs &in, const kv_border_model *m, const kv_chat_params *p, kv_error *err) {
+kv_status chat_inputs(common_chat_templates_inputs &in, const kv_border_model *m, const kv_chat_params *p,
+                      kv_error *err) {
     const common_json messages = common_json::parse(p->messages_json ? p->messages_json : "[]");
     in.messages = common_chat_msgs_parse_oaicompat(messages);
     if (in.messages.empty()) return kv_fail_field(err, "messages", "messages is empty");
@@ -398,7 +426,8 @@ kv_status chat_inputs(common_chat_templates_inputs &in, const kv_border_model *m
     in.now = std::chrono::system_clock::from_time_t(static_cast<std::time_t>(p->now_seconds));
     const bool calls = !in.tools.empty() && in.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     if (m->builtin && calls)
-        return kv_fail_field(err, "tools", "the chat template in use is a built-in one without tools; start with a Jinja template");
+        return kv_fail_field(err, "tools",
+                             "the chat template in use is a built-in one without tools; start with a Jinja template");
     if (in.tools.empty() && in.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED)
         return kv_fail_field(err, "tool_choice", "a tool call is required, but there are no tools");
     if (p->grammar && calls) return kv_fail_field(err, "grammar", "grammar and tools cannot be used together");
@@ -430,7 +459,8 @@ kv_status kv_chat_render(kv_chat_prompt **out, const kv_model *model, const kv_c
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &e) {
-            return fail_text(err, KV_INVALID, "the chat template refused this conversation: ", template_message(e.what()));
+            return fail_text(err, KV_INVALID,
+                             "the chat template refused this conversation: ", template_message(e.what()));
         }
         auto parser = std::make_shared<common_chat_parser_params>(made->chat);
         parser->reasoning_format = in.reasoning_format;
@@ -448,11 +478,21 @@ const char *kv_chat_prompt_text(const kv_chat_prompt *p, size_t *n) {
     return p->chat.prompt.c_str();
 }
 
-const char *kv_chat_prompt_generation(const kv_chat_prompt *p) { return p->chat.generation_prompt.c_str(); }
-int kv_chat_prompt_n_stops(const kv_chat_prompt *p) { return static_cast<int>(p->chat.additional_stops.size()); }
-const char *kv_chat_prompt_stop(const kv_chat_prompt *p, int i) { return p->chat.additional_stops.at(i).c_str(); }
-bool kv_chat_prompt_thinks(const kv_chat_prompt *p) { return p->chat.supports_thinking && !p->chat.thinking_end_tags.empty(); }
-void kv_chat_prompt_free(kv_chat_prompt *p) { delete p; }
+const char *kv_chat_prompt_generation(const kv_chat_prompt *p) {
+    return p->chat.generation_prompt.c_str();
+}
+int kv_chat_prompt_n_stops(const kv_chat_prompt *p) {
+    return static_cast<int>(p->chat.additional_stops.size());
+}
+const char *kv_chat_prompt_stop(const kv_chat_prompt *p, int i) {
+    return p->chat.additional_stops.at(i).c_str();
+}
+bool kv_chat_prompt_thinks(const kv_chat_prompt *p) {
+    return p->chat.supports_thinking && !p->chat.thinking_end_tags.empty();
+}
+void kv_chat_prompt_free(kv_chat_prompt *p) {
+    delete p;
+}
 
 /* ── parsing what was generated ────────────────────────────────────────────────────────────────────────────────── */
 
@@ -546,16 +586,15 @@ kv_status kv_chat_stream_new(kv_chat_stream **out, const kv_chat_prompt *p, kv_e
     });
 }
 
-kv_status kv_chat_stream_feed(kv_buf *deltas_json, kv_chat_stream *s, const char *text, size_t n, bool final, kv_error *err) {
+kv_status kv_chat_stream_feed(kv_buf *deltas_json, kv_chat_stream *s, const char *text, size_t n, bool final,
+                              kv_error *err) {
     return guard(err, KV_ENGINE, [&] {
         s->text.append(text, n);
         common_json deltas = common_json::array();
         try {
             common_chat_msg next = common_chat_parse(s->text, /*is_partial=*/!final, *s->parser);
-            if (!next.empty())
-                advance(deltas, s, std::move(next));
-            else if (final)
-                advance_unparsed(deltas, s);
+            if (!next.empty()) advance(deltas, s, std::move(next));
+            else if (final) advance_unparsed(deltas, s);
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &) {
@@ -571,10 +610,8 @@ kv_status kv_chat_stream_message(kv_buf *message_json, kv_chat_stream *s, kv_err
     return guard(err, KV_ENGINE, [&] {
         common_json msg = common_json::object();
         msg["role"] = "assistant";
-        if (s->msg.content.empty() && !s->msg.tool_calls.empty())
-            msg["content"] = nullptr;
-        else
-            msg["content"] = s->msg.content;
+        if (s->msg.content.empty() && !s->msg.tool_calls.empty()) msg["content"] = nullptr;
+        else msg["content"] = s->msg.content;
         if (!s->msg.reasoning_content.empty()) msg["reasoning_content"] = s->msg.reasoning_content;
         if (!s->msg.tool_calls.empty()) {
             common_json calls = common_json::array();
@@ -594,8 +631,12 @@ kv_status kv_chat_stream_message(kv_buf *message_json, kv_chat_stream *s, kv_err
     });
 }
 
-bool kv_chat_stream_has_tool_calls(const kv_chat_stream *s) { return !s->msg.tool_calls.empty(); }
-void kv_chat_stream_free(kv_chat_stream *s) { delete s; }
+bool kv_chat_stream_has_tool_calls(const kv_chat_stream *s) {
+    return !s->msg.tool_calls.empty();
+}
+void kv_chat_stream_free(kv_chat_stream *s) {
+    delete s;
+}
 
 /* ── sampling ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -610,10 +651,16 @@ struct border_sampler {
     llama_context *(*ctx_of)(kv_engine *);
 };
 
-border_sampler *self(kv_sampler *s) { return reinterpret_cast<border_sampler *>(s); }
-const border_sampler *self(const kv_sampler *s) { return reinterpret_cast<const border_sampler *>(s); }
+border_sampler *self(kv_sampler *s) {
+    return reinterpret_cast<border_sampler *>(s);
+}
+const border_sampler *self(const kv_sampler *s) {
+    return reinterpret_cast<const border_sampler *>(s);
+}
 
-void sampler_free(kv_sampler *s) { delete self(s); }
+void sampler_free(kv_sampler *s) {
+    delete self(s);
+}
 
 kv_status sampler_prime(kv_sampler *s, const kv_token *prompt, size_t n, kv_error *err) {
     return guard(err, KV_ENGINE, [&] {
@@ -634,7 +681,8 @@ kv_status sampler_sample(kv_token *out, kv_sampler *s, kv_engine *e, int row, kv
         const float logit = cur->selected >= 0 ? cur->data[cur->selected].logit : NAN;
         if (std::isnan(logit)) return kv_fail(err, KV_ENGINE, "the model's logits are not numbers");
         if (std::isinf(logit) && logit < 0)
-            return kv_fail(err, KV_INVALID, "no token is left to choose: the grammar or the biases of the request ban all of them");
+            return kv_fail(err, KV_INVALID,
+                           "no token is left to choose: the grammar or the biases of the request ban all of them");
         common_sampler_accept(self(s)->chain.get(), token, /*is_generated=*/true);
         *out = token;
         return KV_OK;
@@ -666,7 +714,8 @@ kv_status sampler_probs(kv_token_prob *top, int *n_top, kv_token_prob *chosen, k
         chosen->token = common_sampler_last(self(s)->chain.get());
         chosen->logprob = -INFINITY;
         if (!post_sampling) {
-            raw_probs(top, n_top, chosen, logits, llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(self(s)->ctx_of(e)))));
+            raw_probs(top, n_top, chosen, logits,
+                      llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(self(s)->ctx_of(e)))));
             return KV_OK;
         }
         const llama_token_data_array *cur = common_sampler_get_candidates(self(s)->chain.get(), /*do_sort=*/true);
@@ -681,7 +730,9 @@ kv_status sampler_probs(kv_token_prob *top, int *n_top, kv_token_prob *chosen, k
     });
 }
 
-uint32_t sampler_seed(const kv_sampler *s) { return common_sampler_get_seed(self(s)->chain.get()); }
+uint32_t sampler_seed(const kv_sampler *s) {
+    return common_sampler_get_seed(self(s)->chain.get());
+}
 
 const kv_sampler_ops sampler_ops = {sampler_free, sampler_prime, sampler_sample, sampler_probs, sampler_seed};
 
@@ -695,12 +746,23 @@ kv_status check_sampling(const kv_sampling *s, const llama_vocab *vocab, kv_erro
     const struct {
         const char *name;
         float value;
-    } finite[] = {{"temperature", s->temperature}, {"frequency_penalty", s->frequency_penalty}, {"presence_penalty", s->presence_penalty},
-                  {"dry_multiplier", s->dry_multiplier}, {"dry_base", s->dry_base}, {"mirostat_tau", s->mirostat_tau},
-                  {"mirostat_eta", s->mirostat_eta}, {"dynatemp_range", s->dynatemp_range},
-                  {"dynatemp_exponent", s->dynatemp_exponent}, {"top_p", s->top_p}, {"min_p", s->min_p},
-                  {"typical_p", s->typical_p}, {"xtc_probability", s->xtc_probability}, {"xtc_threshold", s->xtc_threshold},
-                  {"top_n_sigma", s->top_n_sigma}, {"adaptive_target", s->adaptive_target}, {"adaptive_decay", s->adaptive_decay}};
+    } finite[] = {{"temperature", s->temperature},
+                  {"frequency_penalty", s->frequency_penalty},
+                  {"presence_penalty", s->presence_penalty},
+                  {"dry_multiplier", s->dry_multiplier},
+                  {"dry_base", s->dry_base},
+                  {"mirostat_tau", s->mirostat_tau},
+                  {"mirostat_eta", s->mirostat_eta},
+                  {"dynatemp_range", s->dynatemp_range},
+                  {"dynatemp_exponent", s->dynatemp_exponent},
+                  {"top_p", s->top_p},
+                  {"min_p", s->min_p},
+                  {"typical_p", s->typical_p},
+                  {"xtc_probability", s->xtc_probability},
+                  {"xtc_threshold", s->xtc_threshold},
+                  {"top_n_sigma", s->top_n_sigma},
+                  {"adaptive_target", s->adaptive_target},
+                  {"adaptive_decay", s->adaptive_decay}};
     for (const auto &f : finite)
         if (!std::isfinite(f.value)) return kv_fail_field(err, f.name, "%s is not a finite number", f.name);
     for (int i = 0; i < s->n_logit_bias; i++) {
@@ -720,7 +782,9 @@ kv_status check_sampling(const kv_sampling *s, const llama_vocab *vocab, kv_erro
 }
 
 /* -1 means the whole context; longer than any context makes no difference but in memory. */
-int32_t history(int32_t asked, int32_t n_ctx_train) { return std::min(asked < 0 ? n_ctx_train : asked, max_history); }
+int32_t history(int32_t asked, int32_t n_ctx_train) {
+    return std::min(asked < 0 ? n_ctx_train : asked, max_history);
+}
 
 void take_numbers(common_params_sampling &p, const kv_sampling *s, int32_t n_ctx_train) {
     p.seed = s->seed;
@@ -773,7 +837,8 @@ kv_status take_samplers(common_params_sampling &p, const kv_sampling *s, kv_erro
         const std::string chars = s->sampler_chars;
         p.samplers = common_sampler_types_from_chars(chars);
         if (p.samplers.size() != chars.size())
-            return kv_fail_field(err, "samplers", "\"%.60s\" has a letter that stands for no sampler", s->sampler_chars);
+            return kv_fail_field(err, "samplers", "\"%.60s\" has a letter that stands for no sampler",
+                                 s->sampler_chars);
     }
     /* infill compares every candidate's text with every other's: over a whole vocabulary that takes minutes. */
     const auto infill = std::find(p.samplers.begin(), p.samplers.end(), COMMON_SAMPLER_TYPE_INFILL);
@@ -812,10 +877,11 @@ bool names_one_token(void *ctx, const char *text, size_t n) {
 }
 
 /* The request's own grammar, else that of its tools or answer schema. */
-kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv_chat_prompt *chat, const llama_vocab *vocab,
-                       kv_error *err) {
+kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv_chat_prompt *chat,
+                       const llama_vocab *vocab, kv_error *err) {
     std::string text = s->grammar ? s->grammar : "";
-    common_grammar_type type = s->grammar_type == KV_GRAMMAR_SCHEMA ? COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT : COMMON_GRAMMAR_TYPE_USER;
+    common_grammar_type type =
+        s->grammar_type == KV_GRAMMAR_SCHEMA ? COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT : COMMON_GRAMMAR_TYPE_USER;
     if (text.empty() && chat && !chat->chat.grammar.empty()) {
         text = chat->chat.grammar;
         type = COMMON_GRAMMAR_TYPE_TOOL_CALLS;
@@ -825,7 +891,8 @@ kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv
             if (ids.size() == 1) p.preserved_tokens.insert(ids[0]);
         }
         for (const auto &t : chat->chat.grammar_triggers) take_trigger(p, t, vocab);
-        if (p.grammar_lazy && p.grammar_triggers.empty()) return kv_fail(err, KV_ENGINE, "the tool grammar has no trigger");
+        if (p.grammar_lazy && p.grammar_triggers.empty())
+            return kv_fail(err, KV_ENGINE, "the tool grammar has no trigger");
     } else if (text.empty() && chat) {
         text = chat->user_grammar;
     }
@@ -838,7 +905,8 @@ kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv
     return KV_OK;
 }
 
-void take_reasoning(common_params_sampling &p, const kv_sampling *s, const kv_chat_prompt *chat, const llama_vocab *vocab) {
+void take_reasoning(common_params_sampling &p, const kv_sampling *s, const kv_chat_prompt *chat,
+                    const llama_vocab *vocab) {
     if (chat->chat.thinking_end_tags.empty() || chat->chat.thinking_start_tag.empty()) return;
     p.reasoning_budget_tokens = s->reasoning_budget < 0 ? -1 : s->reasoning_budget;
     p.reasoning_budget_start = common_tokenize(vocab, chat->chat.thinking_start_tag, false, true);
@@ -871,7 +939,8 @@ kv_status kv_border_sampler_new(kv_sampler **out, const llama_model *model, cons
         made->base.ops = &sampler_ops;
         made->ctx_of = ctx_of;
         made->chain.reset(common_sampler_init(model, p));
-        if (!made->chain) return fail_text(err, KV_INVALID, "", "the engine refused these sampling parameters" + said());
+        if (!made->chain)
+            return fail_text(err, KV_INVALID, "", "the engine refused these sampling parameters" + said());
         *out = &made.release()->base;
         return KV_OK;
     });

@@ -21,12 +21,23 @@ struct llama_batch;
 struct llama_model_params;
 struct llama_context_params;
 struct llama_model_kv_override;
+struct llama_model_tensor_buft_override;
 struct llama_adapter_lora;
 
 /* ── loading ── */
 
-/* Reads only a GGUF's head: general.architecture (into arch) and general.type. KV_INVALID when it is no GGUF. */
-kv_status kv_border_gguf_arch(kv_buf *arch, kv_buf *type, const char *path, kv_error *err);
+typedef struct kv_gguf_head {
+    kv_buf arch, type;      /* general.architecture, general.type; owned */
+    int32_t n_ctx_longrope; /* longrope models: the original length, else 0 */
+} kv_gguf_head;
+
+/* Reads only a GGUF's head. KV_INVALID when it is no GGUF. */
+kv_status kv_border_gguf_head(kv_gguf_head *out, const char *path, kv_error *err);
+/* As many layers on the devices as fit beside a context of n_ctx cells, as llama-server does by default. Changes
+ * params, which afterwards points into split (llama_max_devices() floats) and `overrides`
+ * (llama_max_tensor_buft_overrides() entries). Leaves everything as it is when it finds no way. */
+void kv_border_fit_layers(struct llama_model_params *params, float *split,
+                          struct llama_model_tensor_buft_override *overrides, const char *path, uint32_t n_ctx);
 /* "KEY=TYPE:VALUE" */
 kv_status kv_border_parse_override(struct llama_model_kv_override *out, const char *text, kv_error *err);
 kv_status kv_border_model_load(struct llama_model **out, const char *path, const struct llama_model_params *params,
@@ -68,7 +79,8 @@ size_t kv_border_state_set(struct llama_context *ctx, const void *src, size_t n,
 
 /* common_sampler behind kv_sampler. `ctx_of` gets the llama_context of an engine. */
 kv_status kv_border_sampler_new(kv_sampler **out, const struct llama_model *model, const kv_sampling *s,
-                                const kv_chat_prompt *chat, struct llama_context *(*ctx_of)(kv_engine *), kv_error *err);
+                                const kv_chat_prompt *chat, struct llama_context *(*ctx_of)(kv_engine *),
+                                kv_error *err);
 
 #ifdef __cplusplus
 }

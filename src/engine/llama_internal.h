@@ -9,7 +9,7 @@
 typedef struct kv_llama_model {
     kv_model base;
     struct llama_model *model;
-    const struct llama_vocab *vocab; /* borrowed from model */
+    const struct llama_vocab *vocab;   /* borrowed from model */
     struct llama_adapter_lora **loras; /* owned by model; one set, applied to every context */
     float *lora_scales;
     int n_loras;

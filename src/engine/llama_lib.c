@@ -56,10 +56,8 @@ static void on_engine_log(enum ggml_log_level level, const char *text, void *ctx
         tl.level = level;
     }
     for (const char *p = text; *p; p++) {
-        if (*p == '\n')
-            emit_line();
-        else if (tl.len < LINE_MAX_BYTES - 1)
-            tl.line[tl.len++] = *p;
+        if (*p == '\n') emit_line();
+        else if (tl.len < LINE_MAX_BYTES - 1) tl.line[tl.len++] = *p;
     }
 }
 
@@ -169,4 +167,6 @@ kv_status kv_llama_lib_init(kv_error *err) {
     return init_error.status;
 }
 
-const char *kv_llama_lib_backends(void) { return backends_text; }
+const char *kv_llama_lib_backends(void) {
+    return backends_text;
+}

@@ -13,8 +13,12 @@
 #include "engine/llama_lib.h"
 #include "ggml-backend.h"
 
-static kv_llama_model *self(kv_model *m) { return (kv_llama_model *)m; }
-static const kv_llama_model *self_const(const kv_model *m) { return (const kv_llama_model *)m; }
+static kv_llama_model *self(kv_model *m) {
+    return (kv_llama_model *)m;
+}
+static const kv_llama_model *self_const(const kv_model *m) {
+    return (const kv_llama_model *)m;
+}
 
 /* ── what kvasir cannot serve ──────────────────────────────────────────────────────────────────────────────────── */
 
@@ -27,28 +31,30 @@ static bool in_list(const char *word, const char *const *list) {
 /* Told from the file's head, before gigabytes are read. The lists are of the pinned release: architectures for which
  * it creates no memory, and those that only draft for another model. */
 static kv_status refuse_kind(const char *arch, const char *type, const char *path, kv_error *err) {
-    static const char *const encoders[] = {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert",
-                                           "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding", "t5encoder",
-                                           "wavtokenizer-dec", NULL};
+    static const char *const encoders[] = {
+        "bert",         "modern-bert", "nomic-bert",      "nomic-bert-moe", "neo-bert",         "jina-bert-v2",
+        "jina-bert-v3", "eurobert",    "gemma-embedding", "t5encoder",      "wavtokenizer-dec", NULL};
     static const char *const diffusion[] = {"dream", "llada", "llada-moe", "rnd1", NULL};
     static const char *const drafts[] = {"eagle3", "dflash", "gemma4-assistant", NULL};
     if (!*arch) return kv_fail(err, KV_INVALID, "%s names no architecture (general.architecture)", path);
     if (strcmp(type, "adapter") == 0)
-        return kv_fail(err, KV_UNSUPPORTED, "%s is an adapter, not a model: give it with --lora beside its model", path);
+        return kv_fail(err, KV_UNSUPPORTED, "%s is an adapter, not a model: give it with --lora beside its model",
+                       path);
     if (strcmp(arch, "clip") == 0 || strcmp(type, "mmproj") == 0)
         return kv_fail(err, KV_UNSUPPORTED, "%s is a vision or audio projector, not a language model", path);
     if (in_list(arch, encoders))
         return kv_fail(err, KV_UNSUPPORTED,
-                       "%s is an encoder (%s): it has no memory to continue from, so it cannot generate text", path, arch);
+                       "%s is an encoder (%s): it has no memory to continue from, so it cannot generate text", path,
+                       arch);
     if (strcmp(arch, "t5") == 0)
-        return kv_fail(err, KV_UNSUPPORTED,
-                       "%s is an encoder-decoder model (%s); kvasir serves decoder-only models", path, arch);
+        return kv_fail(err, KV_UNSUPPORTED, "%s is an encoder-decoder model (%s); kvasir serves decoder-only models",
+                       path, arch);
     if (in_list(arch, diffusion))
-        return kv_fail(err, KV_UNSUPPORTED,
-                       "%s is a diffusion model (%s): it does not generate from left to right", path, arch);
+        return kv_fail(err, KV_UNSUPPORTED, "%s is a diffusion model (%s): it does not generate from left to right",
+                       path, arch);
     if (in_list(arch, drafts))
-        return kv_fail(err, KV_UNSUPPORTED,
-                       "%s only drafts tokens for another model (%s) and cannot be served alone", path, arch);
+        return kv_fail(err, KV_UNSUPPORTED, "%s only drafts tokens for another model (%s) and cannot be served alone",
+                       path, arch);
     return KV_OK;
 }
 
@@ -70,9 +76,10 @@ static kv_status refuse_loaded(const struct llama_model *m, const char *path, kv
 
 typedef struct load_plan {
     struct llama_model_params params;
-    ggml_backend_dev_t devices[MAX_DEVICES + 1]; /* ended by NULL */
-    float split[MAX_DEVICES];
-    struct llama_model_kv_override *overrides; /* owned; ended by an empty key */
+    ggml_backend_dev_t devices[MAX_DEVICES + 1];        /* ended by NULL */
+    float *split;                                       /* owned; llama_max_devices() entries */
+    struct llama_model_tensor_buft_override *placement; /* owned; what fit_layers decides */
+    struct llama_model_kv_override *overrides;          /* owned; ended by an empty key */
     const kv_model_params *asked;
     bool aborted; /* the progress callback said no */
 } load_plan;
@@ -123,8 +130,9 @@ static kv_status plan_split(load_plan *plan, const kv_model_params *p, kv_error 
         double share = strtod(at, &end);
         if (end == at || !isfinite(share) || share < 0 || (*end && *end != ',' && *end != '/'))
             return kv_fail_field(err, "tensor-split", "\"%s\" is not a list of shares such as 3,1", p->tensor_split);
-        if (n >= MAX_DEVICES || (size_t)n >= llama_max_devices())
-            return kv_fail_field(err, "tensor-split", "more shares than the engine takes devices (%zu)", llama_max_devices());
+        if ((size_t)n >= llama_max_devices())
+            return kv_fail_field(err, "tensor-split", "more shares than the engine takes devices (%zu)",
+                                 llama_max_devices());
         plan->split[n] = (float)share;
         if (!*end) break;
         at = end + 1;
@@ -139,9 +147,29 @@ static bool on_progress(float done, void *ctx) {
     return !plan->aborted;
 }
 
-/* On failure everything is released. */
+/* A context this large shall fit beside the layers that are put on the devices; what the plan takes later depends on
+ * the model, which is not loaded yet. */
+#define FIT_CONTEXT 8192
+
+/* -1 layers: all that fit, where there is anything to fit into and the user did not split by hand. */
+static void fit_layers(load_plan *plan) {
+    const kv_model_params *p = plan->asked;
+    bool has_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
+                   ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
+    bool cpu_only = plan->params.devices && !plan->params.devices[0];
+    if (p->n_gpu_layers >= 0 || p->vocab_only || !has_gpu || cpu_only || plan->params.tensor_split) return;
+    plan->placement = kv_alloc(llama_max_tensor_buft_overrides() * sizeof *plan->placement);
+    kv_border_fit_layers(&plan->params, plan->split, plan->placement, p->path, FIT_CONTEXT);
+}
+
+static void plan_free(load_plan *plan) {
+    free(plan->split);
+    free(plan->placement);
+    free(plan->overrides);
+}
+
 static kv_status plan_load(load_plan *plan, const kv_model_params *p, kv_error *err) {
-    memset(plan, 0, sizeof *plan);
+    plan->split = kv_alloc(llama_max_devices() * sizeof *plan->split);
     plan->asked = p;
     plan->params = llama_model_default_params();
     plan->params.n_gpu_layers = p->n_gpu_layers;
@@ -162,10 +190,7 @@ static kv_status plan_load(load_plan *plan, const kv_model_params *p, kv_error *
             status = kv_border_parse_override(&plan->overrides[i], p->kv_overrides[i], err);
         plan->params.kv_overrides = plan->overrides;
     }
-    if (status != KV_OK) {
-        free(plan->overrides);
-        plan->overrides = NULL;
-    }
+    if (status == KV_OK) fit_layers(plan);
     return status;
 }
 
@@ -301,7 +326,8 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
     m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
     for (int i = 0; i < p->n_loras; i++) {
         const kv_lora_spec *spec = &p->loras[i];
-        if (!isfinite(spec->scale)) return kv_fail_field(err, "lora-scaled", "the scale of %s is no number", spec->path);
+        if (!isfinite(spec->scale))
+            return kv_fail_field(err, "lora-scaled", "the scale of %s is no number", spec->path);
         if (access(spec->path, R_OK) != 0) {
             int code = errno;
             return kv_fail_field(err, "lora", "cannot read the adapter %s: %s", spec->path, strerror(code));
@@ -311,36 +337,34 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
         /* An activated LoRA changes K and V only after its invocation tokens: blocks before and after would differ
          * with the place where it was invoked. */
         if (llama_adapter_get_alora_n_invocation_tokens(m->loras[i]) > 0)
-            return kv_fail(err, KV_UNSUPPORTED, "%s is an activated LoRA (aLoRA), which kvasir cannot serve", spec->path);
+            return kv_fail(err, KV_UNSUPPORTED, "%s is an activated LoRA (aLoRA), which kvasir cannot serve",
+                           spec->path);
         m->lora_scales[i] = spec->scale;
         m->n_loras = i + 1;
     }
     return KV_OK;
 }
 
-static kv_status check_file(const kv_model_params *p, kv_buf *arch, kv_error *err) {
+static kv_status check_file(kv_gguf_head *head, const kv_model_params *p, kv_error *err) {
     if (!p->path || !*p->path) return kv_fail_field(err, "model", "no model file was named (-m FILE)");
     if (access(p->path, R_OK) != 0) {
         int code = errno;
         return kv_fail_field(err, "model", "cannot read the model %s: %s", p->path, strerror(code));
     }
-    kv_buf type = {0};
-    kv_status status = kv_border_gguf_arch(arch, &type, p->path, err);
-    if (status == KV_OK) status = refuse_kind(kv_buf_str(arch), kv_buf_str(&type), p->path, err);
-    kv_buf_free(&type);
-    return status;
+    kv_status status = kv_border_gguf_head(head, p->path, err);
+    return status == KV_OK ? refuse_kind(kv_buf_str(&head->arch), kv_buf_str(&head->type), p->path, err) : status;
 }
 
 kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error *err) {
     *out = NULL;
     load_plan plan = {0};
-    kv_buf arch = {0};
+    kv_gguf_head head = {0};
     kv_llama_model *m = kv_alloc(sizeof *m);
     m->base.ops = &ops;
     m->vocab_only = p->vocab_only;
     kv_status status = kv_llama_lib_init(err);
     if (status != KV_OK) goto done;
-    status = check_file(p, &arch, err);
+    status = check_file(&head, p, err);
     if (status != KV_OK) goto done;
     status = plan_load(&plan, p, err);
     if (status != KV_OK) goto done;
@@ -350,7 +374,8 @@ kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error
     status = refuse_loaded(m->model, p->path, err);
     if (status != KV_OK) goto done;
     m->vocab = llama_model_get_vocab(m->model);
-    fill_info(m, p->path, kv_buf_str(&arch));
+    fill_info(m, p->path, kv_buf_str(&head.arch));
+    m->base.info.n_ctx_longrope = head.n_ctx_longrope;
     status = load_loras(m, p, err);
     if (status != KV_OK) goto done;
     status = kv_border_model_new(&m->base.border, m->model, p->chat_template, m->bos_text, m->eos_text, err);
@@ -360,7 +385,8 @@ kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error
     m = NULL;
 done:
     if (m) model_free(&m->base);
-    free(plan.overrides);
-    kv_buf_free(&arch);
+    plan_free(&plan);
+    kv_buf_free(&head.arch);
+    kv_buf_free(&head.type);
     return status;
 }

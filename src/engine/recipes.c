@@ -69,7 +69,8 @@ bool kv_engine_holds(kv_engine *e, kv_seq seq, kv_pos P) {
     const kv_engine_info *info = kv_engine_get_info(e);
     if (kv_engine_pos_max(e, seq) != P - 1) return false;
     if (P == 0 || !kv_memory_has_window(info->memory)) return true;
-    if (kv_memory_has_recurrent(info->memory)) return true; /* pos_min is the state's position there, not the window's */
+    if (kv_memory_has_recurrent(info->memory))
+        return true; /* pos_min is the state's position there, not the window's */
     kv_pos need = window_start(info, P);
     return need >= P || kv_engine_pos_min(e, seq) <= need;
 }
@@ -94,7 +95,8 @@ kv_status kv_engine_fork(kv_engine *e, kv_seq src, kv_seq dst, kv_pos P, kv_erro
             status = kv_fail(err, KV_NO_MEMORY, "no memory for the %zu bytes of state that a fork copies", n);
             goto done;
         }
-        if (n == 0 || kv_engine_state_get(e, blob, n, src, flags) != n || kv_engine_state_set(e, blob, n, dst, flags) != n) {
+        if (n == 0 || kv_engine_state_get(e, blob, n, src, flags) != n ||
+            kv_engine_state_set(e, blob, n, dst, flags) != n) {
             status = kv_fail(err, KV_ENGINE, "the engine could not copy the state of sequence %d at %d", src, P);
             goto done;
         }

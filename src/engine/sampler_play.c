@@ -12,7 +12,9 @@ typedef struct play_sampler {
     kv_token end, last;
 } play_sampler;
 
-static play_sampler *self(kv_sampler *s) { return (play_sampler *)s; }
+static play_sampler *self(kv_sampler *s) {
+    return (play_sampler *)s;
+}
 
 static void play_free(kv_sampler *s) {
     free(self(s)->tokens);

@@ -15,7 +15,7 @@
 
 #include "engine/engine.h"
 
-#define SMOL "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define SMOL  "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define GEMMA "gemma-3-270m-q4_k_m.gguf"
 
 /* A missing model is a failure, not a skip: these tests are the only ones that see the real engine. */
@@ -41,7 +41,9 @@ static inline kv_model *load_with(kv_model_params p, const char *name) {
     return m;
 }
 
-static inline kv_model *load(const char *name) { return load_with((kv_model_params){0}, name); }
+static inline kv_model *load(const char *name) {
+    return load_with((kv_model_params){0}, name);
+}
 
 static inline kv_engine *engine_sized(kv_model *m, int32_t n_ctx, int32_t n_slots, int32_t n_batch) {
     kv_error err = {0};

@@ -25,7 +25,8 @@ static void test_answers_a_chat_prompt(void **state) {
     (void)state;
     kv_error err = {0};
     kv_engine *e = engine_sized(smol, 512, 2, 128);
-    kv_tokens t = tokens_of(smol, "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n");
+    kv_tokens t =
+        tokens_of(smol, "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n");
     check(run(e, 0, t.data, (int)t.len, &err), &err);
     kv_sampling s;
     kv_sampling_defaults(&s);
@@ -68,7 +69,8 @@ static void test_info(void **state) {
 
 static kv_tokens long_text(const kv_model *m, size_t n) {
     kv_buf b = {0};
-    for (int i = 0; b.len < n * 8; i++) kv_buf_addf(&b, "Line %d of the story tells how the %dth ship came home. ", i, i * 7 % 13);
+    for (int i = 0; b.len < n * 8; i++)
+        kv_buf_addf(&b, "Line %d of the story tells how the %dth ship came home. ", i, i * 7 % 13);
     kv_tokens t = tokens_of(m, kv_buf_str(&b));
     assert_true(t.len >= n);
     t.len = n;
@@ -79,7 +81,8 @@ static kv_tokens long_text(const kv_model *m, size_t n) {
 static void test_tokens_and_pieces(void **state) {
     (void)state;
     kv_error err = {0};
-    static const char *const texts[] = {"", "Hello, world", "caf\xC3\xA9 \xF0\x9F\x8E\x89 \xE2\x82\xAC", "  two  spaces\n\n", "bad \xFF\xFE bytes"};
+    static const char *const texts[] = {"", "Hello, world", "caf\xC3\xA9 \xF0\x9F\x8E\x89 \xE2\x82\xAC",
+                                        "  two  spaces\n\n", "bad \xFF\xFE bytes"};
     kv_model *models[] = {smol, gemma};
     for (int m = 0; m < 2; m++)
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -138,7 +141,8 @@ static void test_refusals(void **state) {
     refuses((kv_model_params){.path = path, .split_mode = "diagonal"}, KV_INVALID, "diagonal");
     refuses((kv_model_params){.path = path, .tensor_split = "3,x"}, KV_INVALID, "3,x");
     const char *override = "no-equals-sign";
-    refuses((kv_model_params){.path = path, .kv_overrides = &override, .n_kv_overrides = 1}, KV_INVALID, "KEY=TYPE:VALUE");
+    refuses((kv_model_params){.path = path, .kv_overrides = &override, .n_kv_overrides = 1}, KV_INVALID,
+            "KEY=TYPE:VALUE");
     kv_lora_spec lora = {"/nowhere/lora.gguf", 1};
     refuses((kv_model_params){.path = path, .loras = &lora, .n_loras = 1}, KV_INVALID, "/nowhere/lora.gguf");
     lora.path = path;
@@ -150,7 +154,8 @@ static void test_refusals(void **state) {
 static void test_overrides_and_vocab_only(void **state) {
     (void)state;
     const char *overrides[] = {"llama.context_length=int:1234", "general.name=str:Renamed"};
-    kv_model *m = load_with((kv_model_params){.vocab_only = true, .kv_overrides = overrides, .n_kv_overrides = 2}, SMOL);
+    kv_model *m =
+        load_with((kv_model_params){.vocab_only = true, .kv_overrides = overrides, .n_kv_overrides = 2}, SMOL);
     kv_tokens a = tokens_of(m, "the same tokens"), b = tokens_of(smol, "the same tokens");
     assert_int_equal(a.len, b.len);
     assert_memory_equal(a.data, b.data, a.len * sizeof *a.data);
@@ -256,9 +261,10 @@ static void test_bytes_window(void **state) {
     assert_int_equal(info->n_window, 512);
     assert_false(info->window_is_chunked);
     assert_int_equal(info->n_window_cells, (512 * 3 + 128 + 255) / 256 * 256);
-    assert_int_equal(info->bytes_per_cell, 3 * 256 * 2 * 2);         /* each sixth of 18 layers is global */
+    assert_int_equal(info->bytes_per_cell, 3 * 256 * 2 * 2); /* each sixth of 18 layers is global */
     assert_int_equal(info->bytes_per_window_cell, 15 * 256 * 2 * 2);
-    assert_int_equal(info->bytes_state_total, info->n_ctx * info->bytes_per_cell + info->n_window_cells * info->bytes_per_window_cell);
+    assert_int_equal(info->bytes_state_total,
+                     info->n_ctx * info->bytes_per_cell + info->n_window_cells * info->bytes_per_window_cell);
     kv_engine_free(e);
     e = engine_sized(gemma, 512, 2, 128); /* the window cache is never larger than the main one */
     info = kv_engine_get_info(e);
@@ -281,14 +287,14 @@ static void test_wrong_batches_are_refused(void **state) {
     kv_engine *e = engine_sized(smol, 256, 2, 16);
     kv_tokens t = long_text(smol, 40);
     run_all(e, 0, t.data, 10, 10);
-    assert_int_equal(decode_one(e, t.data[10], 11, 0), KV_ENGINE);    /* a gap */
-    assert_int_equal(decode_one(e, t.data[10], 9, 0), KV_ENGINE);     /* again */
-    assert_int_equal(decode_one(e, t.data[10], 1, 1), KV_ENGINE);     /* not from 0 */
+    assert_int_equal(decode_one(e, t.data[10], 11, 0), KV_ENGINE); /* a gap */
+    assert_int_equal(decode_one(e, t.data[10], 9, 0), KV_ENGINE);  /* again */
+    assert_int_equal(decode_one(e, t.data[10], 1, 1), KV_ENGINE);  /* not from 0 */
     assert_int_equal(decode_one(e, -1, 10, 0), KV_ENGINE);
     assert_int_equal(decode_one(e, 49152, 10, 0), KV_ENGINE);
     assert_int_equal(decode_one(e, 5, 0, 3), KV_ENGINE);
     assert_int_equal(decode_one(e, 5, 0, -1), KV_ENGINE);
-    assert_int_equal(run(e, 0, t.data + 10, 17, &err), KV_ENGINE);    /* over n_batch */
+    assert_int_equal(run(e, 0, t.data + 10, 17, &err), KV_ENGINE); /* over n_batch */
     assert_int_equal(kv_engine_decode(e, &(kv_batch){0}, &err), KV_ENGINE);
     assert_true(err.message[0]);
     assert_int_equal(kv_engine_pos_max(e, 0), 9);
@@ -316,6 +322,18 @@ static void test_logits_only_where_wanted(void **state) {
     check(kv_engine_decode(e, &(kv_batch){4, token, pos, seq, want}, &err), &err);
     for (int row = -1; row < 9; row++) assert_int_equal(kv_engine_logits(e, row) != NULL, row == 1 || row == 3);
     assert_true(kv_engine_logits(e, 1) != kv_engine_logits(e, 3));
+    kv_engine_clear(e);
+    want[0] = true; /* more than one a sequence (scratch included) must be asked for when the engine is made */
+    assert_int_equal(kv_engine_decode(e, &(kv_batch){4, token, pos, seq, want}, &err), KV_ENGINE);
+    assert_int_equal(kv_engine_pos_max(e, 0), -1);
+    kv_engine_free(e);
+    kv_engine_params p;
+    kv_engine_params_defaults(&p);
+    p.n_ctx = 256;
+    p.n_slots = 1;
+    p.n_batch = p.n_outputs = 8;
+    check(kv_engine_new(&e, smol, &p, &err), &err);
+    check(kv_engine_decode(e, &(kv_batch){4, token, pos, seq, want}, &err), &err);
     kv_engine_free(e);
 }
 
@@ -491,7 +509,8 @@ static void blob_round_trip(kv_model *m, int P) {
     size_t n = kv_engine_state_size(a, 0, 0);
     char *blob = kv_alloc(n);
     assert_int_equal(kv_engine_state_get(a, blob, n, 0, 0), n);
-    assert_int_equal(kv_engine_state_get(a, blob, n - 1, 0, 0), 0); /* no room: nothing half-written is taken for good */
+    assert_int_equal(kv_engine_state_get(a, blob, n - 1, 0, 0),
+                     0); /* no room: nothing half-written is taken for good */
     assert_int_equal(kv_engine_state_get(a, blob, n, 0, 0), n);
     assert_int_equal(kv_engine_state_set(b, blob, n, 1, 0), n);
     assert_int_equal(kv_engine_pos_max(b, 1), P - 1);
@@ -538,9 +557,7 @@ static void test_sequences_share_a_call(void **state) {
     token[10] = t.data[40], pos[10] = 40, seq[10] = 0, want[10] = true;
     token[11] = t.data[60], pos[11] = 60, seq[11] = 1, want[11] = true;
     check(kv_engine_decode(e, &(kv_batch){12, token, pos, seq, want}, &err), &err);
-    static const struct {
-        int row, n;
-    } rows[] = {{9, 10}, {10, 41}, {11, 61}};
+    static const struct { int row, n; } rows[] = {{9, 10}, {10, 41}, {11, 61}};
     int n_vocab = kv_model_get_info(smol)->n_vocab;
     kv_engine *alone = engine_sized(smol, 256, 1, 64);
     for (int i = 0; i < 3; i++) {

@@ -79,14 +79,14 @@ static void test_chatml(void **state) {
 static void test_template_errors_reach_the_caller(void **state) {
     (void)state;
     kv_model m = template_only("google-gemma-2-2b-it");
-    refuses(&m,
-            params("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]"),
+    refuses(&m, params("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]"),
             "refused this conversation: Conversation roles must alternate");
     kv_border_model_free(m.border);
 
     kv_error err = {0};
     assert_int_equal(kv_border_model_new(&m.border, NULL, "{% if %}", NULL, NULL, &err), KV_INVALID);
-    if (strstr(err.message, "std::exception") || !strstr(err.message, "template cannot be used")) fail_msg("%s", err.message);
+    if (strstr(err.message, "std::exception") || !strstr(err.message, "template cannot be used"))
+        fail_msg("%s", err.message);
     assert_null(m.border);
 }
 
@@ -212,22 +212,28 @@ typedef struct answer {
 #define CITY "{\"city\": \"Paris\"}"
 static const answer answers[] = {
     {"Qwen-Qwen3-0.6B", false, "<think>\nhmm</think>\n\nHi.", "Hi.", "hmm", NULL},
-    {"Qwen-Qwen3-0.6B", true, "<think>\nhmm</think>\n\nLook.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " CITY "}\n</tool_call>",
+    {"Qwen-Qwen3-0.6B", true,
+     "<think>\nhmm</think>\n\nLook.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " CITY "}\n</tool_call>",
      "Look.\n", "hmm", "get_weather"},
-    {"Qwen-Qwen2.5-7B-Instruct", true, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " CITY "}\n</tool_call>", "", "",
-     "get_weather"},
+    {"Qwen-Qwen2.5-7B-Instruct", true,
+     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " CITY "}\n</tool_call>", "", "", "get_weather"},
     {"Qwen-Qwen2.5-7B-Instruct", true, "No tool, caf\xC3\xA9.", "No tool, caf\xC3\xA9.", "", NULL},
-    {"meta-llama-Llama-3.1-8B-Instruct", true, "{\"name\": \"get_weather\", \"parameters\": " CITY "}", "", "", "get_weather"},
+    {"meta-llama-Llama-3.1-8B-Instruct", true, "{\"name\": \"get_weather\", \"parameters\": " CITY "}", "", "",
+     "get_weather"},
     {"mistralai-Mistral-Nemo-Instruct-2407", true,
-     "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " CITY ", \"id\": \"abcdef123\"}]", "", "", "get_weather"},
+     "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " CITY ", \"id\": \"abcdef123\"}]", "", "",
+     "get_weather"},
     {"openai-gpt-oss-120b", true,
      "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
-     "<|constrain|>json<|message|>" CITY, "", "hmm", "get_weather"},
+     "<|constrain|>json<|message|>" CITY,
+     "", "hmm", "get_weather"},
     {"openai-gpt-oss-120b", false,
      "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Hi.", "Hi.", "hmm", NULL},
-    {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", false, "hmm</think>Hi.", "Hi.", "\nhmm", NULL}, /* its prompt ends in "<think>\n" */
+    {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", false, "hmm</think>Hi.", "Hi.", "\nhmm",
+     NULL}, /* its prompt ends in "<think>\n" */
     {"Qwen3-Coder", true,
-     "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", "", "", "get_weather"},
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", "", "",
+     "get_weather"},
     {"google-gemma-2-2b-it", false, "Hi.", "Hi.", "", NULL},
 };
 
@@ -358,7 +364,8 @@ static void test_reasoning_stays_inside_with_format_none(void **state) {
     p.reasoning_format = "none";
     kv_chat_prompt *c = render(&m, p);
     unsigned seed = 7;
-    parse_in_pieces(c, &(answer){NULL, false, "<think>\nhmm</think>\n\nHi.", "<think>\nhmm</think>\n\nHi.", "", NULL}, &seed);
+    parse_in_pieces(c, &(answer){NULL, false, "<think>\nhmm</think>\n\nHi.", "<think>\nhmm</think>\n\nHi.", "", NULL},
+                    &seed);
     kv_chat_prompt_free(c);
     kv_border_model_free(m.border);
 }
@@ -371,8 +378,12 @@ static void test_broken_answers(void **state) {
     kv_chat_params p = params(HELLO);
     p.tools_json = TOOLS;
     kv_chat_prompt *c = render(&m, p);
-    static const char *const texts[] = {"Look: <tool_call>\n{\"name\": \"get_weather\", \"argu", "<tool_call>nonsense</tool_call>",
-                                        "</tool_call>", "", "<", NULL};
+    static const char *const texts[] = {"Look: <tool_call>\n{\"name\": \"get_weather\", \"argu",
+                                        "<tool_call>nonsense</tool_call>",
+                                        "</tool_call>",
+                                        "",
+                                        "<",
+                                        NULL};
     for (int i = 0; texts[i]; i++) {
         kv_chat_stream *s;
         check(kv_chat_stream_new(&s, c, &err), &err);
@@ -392,7 +403,8 @@ static void test_broken_answers(void **state) {
 static void test_continued_message(void **state) {
     (void)state;
     kv_model m = template_only("Qwen-Qwen2.5-7B-Instruct");
-    kv_chat_params p = params("[{\"role\":\"user\",\"content\":\"Count.\"},{\"role\":\"assistant\",\"content\":\"One, two\"}]");
+    kv_chat_params p =
+        params("[{\"role\":\"user\",\"content\":\"Count.\"},{\"role\":\"assistant\",\"content\":\"One, two\"}]");
     p.continue_final_message = true;
     kv_chat_prompt *c = render(&m, p);
     size_t n;

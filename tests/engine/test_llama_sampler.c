@@ -247,11 +247,13 @@ static void test_schema_is_obeyed(void **state) {
     (void)state;
     kv_error err = {0};
     kv_buf gbnf = {0};
-    check(kv_schema_to_grammar(&gbnf,
-                               "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
-                               "\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":120}},\"required\":[\"name\",\"age\"],"
-                               "\"additionalProperties\":false}",
-                               &err), &err);
+    check(kv_schema_to_grammar(
+              &gbnf,
+              "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
+              "\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":120}},\"required\":[\"name\",\"age\"],"
+              "\"additionalProperties\":false}",
+              &err),
+          &err);
     kv_sampling s = sampling();
     s.grammar = kv_buf_str(&gbnf);
     s.grammar_type = KV_GRAMMAR_SCHEMA;
@@ -275,8 +277,12 @@ static void test_bad_grammars(void **state) {
     kv_sampling s = sampling();
     static const struct {
         const char *grammar, *why;
-    } bad[] = {{"root ::= \"a", "ends inside"},     {"%llguidance {}", "expected the name"}, {"root ::= root \"x\"", "left recursive"},
-               {"x ::= \"a\"", "no rule named"},    {"root ::= <|nonsense|>", "not one token"}, {"root ::= \"a\"{9,1}", "n below m"}};
+    } bad[] = {{"root ::= \"a", "ends inside"},
+               {"%llguidance {}", "expected the name"},
+               {"root ::= root \"x\"", "left recursive"},
+               {"x ::= \"a\"", "no rule named"},
+               {"root ::= <|nonsense|>", "not one token"},
+               {"root ::= \"a\"{9,1}", "n below m"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         s.grammar = bad[i].grammar;
         refuses(s, "grammar", bad[i].why);
@@ -328,9 +334,10 @@ static void test_random_grammars(void **state) {
     (void)state;
     unsigned seed = 77;
     print_message("seed %u\n", seed);
-    static const char *const parts[] = {"root",  " ::= ", "a",    "b",  "\n",   " | ", "\"x\"", "\"\"", "[a-z]", "[^x]", "(",
-                                        ")",     "*",     "+",    "?",  "{2}",  "{0,3}", "{1,}", "{3,1}", ".",    " ",    "<[5]>",
-                                        "\nroot ::= ", "\na ::= ", "\nb ::= ", "\\", "\"", "#c\n"};
+    static const char *const parts[] = {"root",  " ::= ",       "a",        "b",        "\n",    " | ", "\"x\"",
+                                        "\"\"",  "[a-z]",       "[^x]",     "(",        ")",     "*",   "+",
+                                        "?",     "{2}",         "{0,3}",    "{1,}",     "{3,1}", ".",   " ",
+                                        "<[5]>", "\nroot ::= ", "\na ::= ", "\nb ::= ", "\\",    "\"",  "#c\n"};
     int taken = 0;
     for (int round = 0; round < 3000; round++) {
         kv_buf g = {0};
@@ -346,10 +353,8 @@ static void test_random_grammars(void **state) {
         kv_error err = {0};
         kv_sampler *sm;
         kv_status status = kv_sampler_new(&sm, model, &s, NULL, &err);
-        if (status == KV_OK)
-            taken++;
-        else if (status != KV_INVALID || !err.message[0])
-            fail_msg("%s for %s", kv_status_name(status), kv_buf_str(&g));
+        if (status == KV_OK) taken++;
+        else if (status != KV_INVALID || !err.message[0]) fail_msg("%s for %s", kv_status_name(status), kv_buf_str(&g));
         kv_sampler_free(sm);
         kv_buf_free(&g);
     }
@@ -415,8 +420,9 @@ static void test_required_tool_keeps_the_answer_open(void **state) {
 static void test_answer_schema_of_a_chat(void **state) {
     (void)state;
     kv_error err = {0};
-    kv_chat_prompt *c = render(model, NULL, "{\"type\":\"object\",\"properties\":{\"warm\":{\"type\":\"boolean\"}},"
-                                            "\"required\":[\"warm\"],\"additionalProperties\":false}");
+    kv_chat_prompt *c = render(model, NULL,
+                               "{\"type\":\"object\",\"properties\":{\"warm\":{\"type\":\"boolean\"}},"
+                               "\"required\":[\"warm\"],\"additionalProperties\":false}");
     kv_sampling s = sampling();
     s.seed = 4;
     kv_sampler *sm = sampler(&s, c);
@@ -427,7 +433,9 @@ static void test_answer_schema_of_a_chat(void **state) {
     check(kv_chat_stream_new(&stream, c, &err), &err);
     /* The end token was spelled too: it is not part of the answer. */
     char *end = strstr(kv_buf_str(&text), "<|im_end|>");
-    check(kv_chat_stream_feed(&deltas, stream, kv_buf_str(&text), end ? (size_t)(end - text.data) : text.len, true, &err), &err);
+    check(
+        kv_chat_stream_feed(&deltas, stream, kv_buf_str(&text), end ? (size_t)(end - text.data) : text.len, true, &err),
+        &err);
     check(kv_chat_stream_message(&msg, stream, &err), &err);
     json_t *v, *content;
     check(kv_json_parse(&v, msg.data, msg.len, &err), &err);
@@ -449,16 +457,25 @@ static void test_answer_schema_of_a_chat(void **state) {
  * pass our check and the engine's parser. */
 static void test_chat_grammars_of_many_families(void **state) {
     (void)state;
-    static const char *const names[] = {"Qwen-Qwen3-0.6B", "Qwen3-Coder", "meta-llama-Llama-3.1-8B-Instruct", "openai-gpt-oss-120b",
-                                        "mistralai-Mistral-Nemo-Instruct-2407", "deepseek-ai-DeepSeek-V3.1", "LFM2-8B-A1B",
-                                        "google-gemma-4-31B-it", "Kimi-K2-Instruct", "GLM-4.6", "google-gemma-2-2b-it",
+    static const char *const names[] = {"Qwen-Qwen3-0.6B",
+                                        "Qwen3-Coder",
+                                        "meta-llama-Llama-3.1-8B-Instruct",
+                                        "openai-gpt-oss-120b",
+                                        "mistralai-Mistral-Nemo-Instruct-2407",
+                                        "deepseek-ai-DeepSeek-V3.1",
+                                        "LFM2-8B-A1B",
+                                        "google-gemma-4-31B-it",
+                                        "Kimi-K2-Instruct",
+                                        "GLM-4.6",
+                                        "google-gemma-2-2b-it",
                                         "ibm-granite-granite-4.0"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         kv_model *m = with_template(names[i]);
         for (int what = 0; what < 3; what++) {
             kv_error err = {0};
-            kv_chat_prompt *c = render(m, what == 1 ? "required" : NULL,
-                                       what == 2 ? "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"}}}" : NULL);
+            kv_chat_prompt *c =
+                render(m, what == 1 ? "required" : NULL,
+                       what == 2 ? "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"}}}" : NULL);
             kv_sampling s = sampling();
             s.reasoning_budget = 10;
             s.reasoning_budget_message = "enough";
@@ -475,7 +492,9 @@ static void test_reasoning_budget_ends_the_thought(void **state) {
     (void)state;
     kv_error err = {0};
     kv_model *m = with_template("Qwen-QwQ-32B"); /* its prompt ends inside <think> */
-    kv_chat_params p = {.messages_json = "[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]", .enable_thinking = -1, .add_generation_prompt = true};
+    kv_chat_params p = {.messages_json = "[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]",
+                        .enable_thinking = -1,
+                        .add_generation_prompt = true};
     kv_chat_prompt *c;
     check(kv_chat_render(&c, m, &p, &err), &err);
     assert_true(kv_chat_prompt_thinks(c));
@@ -551,12 +570,15 @@ static void test_wrong_parameters(void **state) {
 static void test_extreme_parameters_work(void **state) {
     (void)state;
     const char *none[] = {NULL};
-    const char *all[] = {"dry", "top_k", "top_p", "top_n_sigma", "typ_p", "min_p", "temperature", "xtc", "penalties", "adaptive_p"};
+    const char *all[] = {"dry",   "top_k",       "top_p", "top_n_sigma", "typ_p",
+                         "min_p", "temperature", "xtc",   "penalties",   "adaptive_p"};
     for (int i = 0; i < 12; i++) {
         kv_sampling s = sampling();
         s.seed = 9;
         switch (i) {
-        case 0: s.repeat_last_n = s.dry_penalty_last_n = INT32_MAX, s.repeat_penalty = 1.1f, s.dry_multiplier = 1; break;
+        case 0:
+            s.repeat_last_n = s.dry_penalty_last_n = INT32_MAX, s.repeat_penalty = 1.1f, s.dry_multiplier = 1;
+            break;
         case 1: s.repeat_last_n = s.dry_penalty_last_n = -1, s.repeat_penalty = 1.1f, s.dry_multiplier = 1; break;
         case 2: s.top_k = INT32_MAX, s.n_prev = INT32_MAX, s.min_keep = INT32_MAX; break;
         case 3: s.temperature = -1; break;
@@ -564,7 +586,9 @@ static void test_extreme_parameters_work(void **state) {
         case 5: s.mirostat = 1; break;
         case 6: s.mirostat = 2, s.mirostat_tau = -5, s.mirostat_eta = 1e9f; break;
         case 7: s.samplers = none, s.n_samplers = 0; break;
-        case 8: s.samplers = all, s.n_samplers = 10, s.xtc_probability = 1, s.xtc_threshold = 0, s.top_n_sigma = 1e-9f; break;
+        case 8:
+            s.samplers = all, s.n_samplers = 10, s.xtc_probability = 1, s.xtc_threshold = 0, s.top_n_sigma = 1e-9f;
+            break;
         case 9: s.top_p = 0, s.min_p = 5, s.typical_p = -1; break;
         case 10: s.dynatemp_range = 1e9f, s.dynatemp_exponent = -1e9f; break;
         case 11: s.sampler_chars = "edskypmxti", s.adaptive_decay = 5; break;
