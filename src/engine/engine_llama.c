@@ -258,6 +258,11 @@ static kv_status parse_rope_scaling(enum llama_rope_scaling_type *out, const cha
     return kv_fail_field(err, "rope-scaling", "\"%s\" is none of none, linear, yarn, longrope", name);
 }
 
+/* None, or more than the engine's table holds, aborts it. */
+static int32_t thread_count(int32_t n) {
+    return n < 1 ? 1 : n > GGML_MAX_N_THREADS ? GGML_MAX_N_THREADS : n;
+}
+
 static kv_status context_params(struct llama_context_params *cp, const kv_engine_params *p, kv_error *err) {
     *cp = llama_context_default_params();
     int32_t n_seq_max = p->n_slots + 1;
@@ -287,8 +292,8 @@ static kv_status context_params(struct llama_context_params *cp, const kv_engine
     if (cp->n_outputs_max > cp->n_batch) cp->n_outputs_max = cp->n_batch;
     cp->kv_unified = true;
     cp->swa_full = false;
-    cp->n_threads = p->n_threads;
-    cp->n_threads_batch = p->n_threads_batch > 0 ? p->n_threads_batch : p->n_threads;
+    cp->n_threads = thread_count(p->n_threads);
+    cp->n_threads_batch = thread_count(p->n_threads_batch > 0 ? p->n_threads_batch : p->n_threads);
     cp->flash_attn_type = (enum llama_flash_attn_type)p->flash_attn;
     cp->type_k = type_k;
     cp->type_v = type_v;
@@ -300,7 +305,7 @@ static kv_status context_params(struct llama_context_params *cp, const kv_engine
     cp->yarn_attn_factor = p->yarn_attn_factor;
     cp->yarn_beta_fast = p->yarn_beta_fast;
     cp->yarn_beta_slow = p->yarn_beta_slow;
-    cp->yarn_orig_ctx = (uint32_t)p->yarn_orig_ctx;
+    cp->yarn_orig_ctx = p->yarn_orig_ctx > 0 ? (uint32_t)p->yarn_orig_ctx : 0;
     cp->embeddings = false;
     cp->no_perf = true;
     return KV_OK;

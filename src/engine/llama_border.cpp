@@ -69,9 +69,9 @@ kv_status fail_text(kv_error *err, kv_status status, const char *before, const s
 }
 
 /* Runs f (→ kv_status); an exception becomes `on_throw`. Opens the trap so that f can read kv_llama_trap_text(). */
-template <typename F> kv_status guard(kv_error *err, kv_status on_throw, F &&f) noexcept {
+template <typename F> kv_status guard(kv_error *err, kv_status on_throw, F &&f, bool trap_warnings = true) noexcept {
     static_cast<void>(silenced);
-    kv_llama_trap_begin();
+    kv_llama_trap_begin(trap_warnings);
     kv_status status;
     try {
         status = f();
@@ -150,11 +150,13 @@ kv_status kv_border_parse_override(llama_model_kv_override *out, const char *tex
 
 kv_status kv_border_model_load(llama_model **out, const char *path, const llama_model_params *params, kv_error *err) {
     *out = nullptr;
-    return guard(err, KV_INVALID, [&] {
+    /* What a model file has wrong is worth a warning, once. */
+    auto load = [&] {
         *out = llama_model_load_from_file(path, *params);
         if (!*out) return fail_text(err, KV_INVALID, "", std::string("cannot load ") + path + said());
         return KV_OK;
-    });
+    };
+    return guard(err, KV_INVALID, load, /*trap_warnings=*/false);
 }
 
 kv_status kv_border_lora_load(llama_adapter_lora **out, llama_model *model, const char *path, kv_error *err) {

@@ -24,6 +24,7 @@ typedef struct thread_log {
     size_t len;
     enum ggml_log_level level;
     int trap_depth;
+    bool trap_warnings;
     enum ggml_log_level trapped_level;
     char trapped[LINE_MAX_BYTES];
 } thread_log;
@@ -36,15 +37,14 @@ static void emit_line(void) {
     if (tl.len == 0) return;
     tl.len = 0;
     kv_log_level level = KV_LOG_DEBUG;
-    if (tl.level == GGML_LOG_LEVEL_ERROR || tl.level == GGML_LOG_LEVEL_WARN) {
-        if (tl.trap_depth > 0) {
-            if (tl.level >= tl.trapped_level) {
-                tl.trapped_level = tl.level;
-                memcpy(tl.trapped, tl.line, sizeof tl.trapped);
-            }
-        } else {
-            level = tl.level == GGML_LOG_LEVEL_ERROR ? KV_LOG_ERROR : KV_LOG_WARN;
+    bool is_error = tl.level == GGML_LOG_LEVEL_ERROR;
+    if (is_error || tl.level == GGML_LOG_LEVEL_WARN) {
+        if (tl.trap_depth > 0 && tl.level >= tl.trapped_level) {
+            tl.trapped_level = tl.level;
+            memcpy(tl.trapped, tl.line, sizeof tl.trapped);
         }
+        bool quiet = tl.trap_depth > 0 && (is_error || tl.trap_warnings);
+        if (!quiet) level = is_error ? KV_LOG_ERROR : KV_LOG_WARN;
     }
     if (kv_log_enabled(level)) kv_log(level, "engine: %s", tl.line);
 }
@@ -61,8 +61,9 @@ static void on_engine_log(enum ggml_log_level level, const char *text, void *ctx
     }
 }
 
-void kv_llama_trap_begin(void) {
+void kv_llama_trap_begin(bool warnings) {
     if (tl.trap_depth++ == 0) {
+        tl.trap_warnings = warnings;
         tl.trapped[0] = '\0';
         tl.trapped_level = GGML_LOG_LEVEL_NONE;
     }

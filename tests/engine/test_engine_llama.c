@@ -462,17 +462,17 @@ static void test_trim_window(void **state) {
 static void test_trim_refuses(void **state) {
     (void)state;
     kv_engine *e = engine_sized(gemma, 4096, 1, 128);
-    kv_tokens t = long_text(gemma, 1800);
-    run_all(e, 0, t.data, 1800, 128);
+    kv_tokens t = long_text(gemma, 1500);
+    run_all(e, 0, t.data, 1500, 128);
     kv_pos min = kv_engine_pos_min(e, 0);
-    assert_true(min > 200);
-    assert_false(kv_engine_trim(e, 0, min + 200)); /* its window is gone */
-    assert_false(kv_engine_trim(e, 0, 1801));
+    assert_true(min > 100);
+    assert_false(kv_engine_trim(e, 0, min + 100)); /* its window is gone */
+    assert_false(kv_engine_trim(e, 0, 1501));
     assert_false(kv_engine_trim(e, 0, -1));
-    assert_int_equal(kv_engine_pos_max(e, 0), 1799);
-    assert_true(kv_engine_trim(e, 0, 1800));
-    assert_true(kv_engine_trim(e, 0, 1799));
-    assert_int_equal(kv_engine_pos_max(e, 0), 1798);
+    assert_int_equal(kv_engine_pos_max(e, 0), 1499);
+    assert_true(kv_engine_trim(e, 0, 1500));
+    assert_true(kv_engine_trim(e, 0, 1499));
+    assert_int_equal(kv_engine_pos_max(e, 0), 1498);
     assert_true(kv_engine_trim(e, 0, 0));
     assert_int_equal(kv_engine_pos_max(e, 0), -1);
     assert_true(kv_engine_trim(e, 0, 0));

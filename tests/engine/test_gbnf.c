@@ -123,6 +123,33 @@ static void test_depth_and_ambiguity_are_bounded(void **state) {
     kv_buf_free(&g);
 }
 
+/* Damaged grammars: an answer for each, and a reason with each no. */
+static void test_random_damage(void **state) {
+    (void)state;
+    unsigned seed = 4242;
+    print_message("seed %u\n", seed);
+    static const char *const good[] = {
+        "root ::= (\"a\" | ( \"b\"\n \"c\" ))? end{2,3} [^a-z\\x00-]+\nend ::= <[12]> | !<x> # end\n",
+        "root ::= \"{\" ws (pair (\",\" ws pair)*)? \"}\"\npair ::= str \":\" ws str\nstr ::= \"\\\"\" [^\"]* "
+        "\"\\\"\"\nws ::= \" \"?\n",
+    };
+    static const char noise[] = "()[]{}<>!\"\\|*+?.,:=#-\n\r\t az09\xC3\xFF";
+    for (int round = 0; round < 20000; round++) {
+        kv_buf g = {0};
+        kv_buf_adds(&g, good[round % 2]);
+        for (int i = 0; i < 1 + round % 3; i++) {
+            seed = seed * 1103515245u + 12345u;
+            size_t at = (seed >> 8) % g.len;
+            seed = seed * 1103515245u + 12345u;
+            g.data[at] = noise[(seed >> 16) % (sizeof noise - 1)];
+            if (seed & 0x100) g.data[g.len = at + 1] = '\0';
+        }
+        kv_error err = {0};
+        if (kv_gbnf_check(kv_buf_str(&g), NULL, NULL, &err) != KV_OK) assert_true(err.message[0]);
+        kv_buf_free(&g);
+    }
+}
+
 static bool only_end(void *ctx, const char *text, size_t n) {
     (void)ctx;
     return n == 7 && memcmp(text, "<|end|>", 7) == 0;
@@ -144,6 +171,7 @@ int main(void) {
         cmocka_unit_test(test_repetitions_are_bounded),
         cmocka_unit_test(test_left_recursion),
         cmocka_unit_test(test_depth_and_ambiguity_are_bounded),
+        cmocka_unit_test(test_random_damage),
         cmocka_unit_test(test_tokens_are_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
