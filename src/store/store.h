@@ -1,0 +1,150 @@
+/* store/store.h: the SSD tier's files: publish, read, list, remove; hard budgets; the derived index.
+ *
+ *   DIR/CACHEDIR.TAG
+ *   DIR/index.sqlite(-wal,-shm)          derived: deleted or damaged, it is rebuilt from the files
+ *   DIR/accounts                         bytes in use and bytes reserved, of all servers that share DIR (accounts.h)
+ *   DIR/lock                             eviction and opening take it
+ *   DIR/ns/<namespace hex>/about.json    what made this namespace, in words, for `cache ls` and the miss reason
+ *   DIR/ns/<namespace hex>/ab/<key hex>.b|.w|.c|.s       records (store/format.h); an empty "….pin" beside a pinned one
+ *   DIR/tmp/<process>-<n>.tmp            being written; removed at open when their process is gone
+ *   DIR/tmp/<process>.alive              locked while that process lives
+ *   DIR/quarantine/…                     damaged records, bounded (64 MiB, in the budget), oldest removed
+ *
+ *   reserve ──► write ──► commit                   a row is on disk, whole, and will survive a power cut
+ *      │          └─ fails: reservation given back
+ *      └─ unreserve
+ *
+ * A record is published whole: written to tmp/, fsynced with others of its group, renamed, and the directory fsynced.
+ * It is never edited. A file of another user is not ours: never touched, never quarantined, not counted.
+ *
+ * Budget: all bytes below DIR, as the file system counts them (st_blocks, directories too), index and quarantine
+ * included, never pass `budget` at any instant: room is reserved before a byte is written, and eviction makes it
+ * before. Only a volume that grows files on its own, or a budget smaller than last time's, can be above it, at open,
+ * until kv_store_open has evicted down to it. A budget below KV_STORE_INDEX_MIN has no index: there are few files then,
+ * and walking them is quick.
+ *
+ * Worth of a record: milliseconds of computing that it saves × decayed uses ÷ bytes. A use counts one and halves in a
+ * week; having been made counts as one. Eviction takes the least worth first, leaves first: a block goes only when no
+ * record that hangs on it is left (its child nodes' records, its own node's window part and checkpoint). What is
+ * pinned or being published does not go. For a record that is to be stored only what is worth less goes (by a tenth at
+ * least, so that equals do not push each other out), and never the record's own parent.
+ *
+ * Thread rule: any thread but the engine's (every call may do file I/O). Locks, in this order, none held during file
+ * I/O on records: `mutex` of the table, `mutex` of the index, `mutex` of the accounts. Callbacks run under none.
+ */
+#ifndef KV_STORE_STORE_H
+#define KV_STORE_STORE_H
+
+#include "os/files.h"
+#include "store/format.h"
+
+#define KV_STORE_INDEX_MIN     (16ull << 20)
+#define KV_STORE_QUARANTINE_MAX (64ull << 20) /* or an eighth of the budget, if that is less */
+#define KV_STORE_GROUP_MAX     64             /* files held open for one commit; what comes then is synced at once */
+
+typedef struct kv_store kv_store;
+
+typedef struct kv_store_config {
+    const char *dir;          /* made when missing (its parent must be there unless kv_dir_make made it) */
+    const kv_files *files;    /* borrowed; NULL = kv_files_real() */
+    uint64_t budget;          /* bytes, hard; 0 = nothing is written */
+    uint64_t keep_free;       /* never less than this free on the volume */
+    int64_t max_age_s;        /* unused for longer is removed; 0 = no limit */
+    uint64_t write_max_day;   /* bytes a day (UTC); 0 = no limit */
+    bool read_only;           /* no call changes anything below dir */
+    int64_t (*now)(void *ctx); /* Unix seconds; NULL = the wall clock */
+    void *now_ctx;
+} kv_store_config;
+
+typedef struct kv_store_row {
+    kv_record_head head; /* payload_hash and engine left empty */
+    uint64_t disk_bytes;
+    int64_t last_used;
+    double hits; /* as of last_used; the record's making not counted */
+    bool pinned;
+} kv_store_row;
+
+/* Opens or makes the directory, clears what crashes left, compares index and files (names and sizes; records that the
+ * index does not know are read as far as their header), evicts down to the budget. */
+kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *err);
+/* Writes uses to the index and lets go. What was written and not committed is removed. NULL is fine. */
+void kv_store_close(kv_store *s);
+
+/* All rows of a namespace, parents before children (by q). From memory. fn must not call the store. */
+kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err);
+bool kv_store_has(kv_store *s, const kv_record_head *head); /* ns, key and kind decide */
+
+/* What a record is worth now, in milliseconds a byte; hits without its making. */
+double kv_store_worth(uint32_t compute_ms, double hits, uint64_t bytes);
+/* Reserve room for a record (ns, key, parent, kind, q, e, n_tokens, compute_ms and n_payload are used), evicting by
+ * worth if it pays. wanted: its path was hit before, so the day's cap does not stop it. KV_NO_MEMORY with the reason:
+ * over the budget, over today's writes, volume nearly full. KV_INVALID: it is stored, or being stored, already.
+ * The reservation is used up by kv_store_write, whether that succeeds or not, or given back by kv_store_unreserve. */
+kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth, bool wanted, kv_error *err);
+void kv_store_unreserve(kv_store *s, const kv_record_head *head);
+/* Write one record to tmp/ (header, tokens, payload). Not visible before kv_store_commit. A payload_hash of zeros is
+ * computed here. */
+kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token *tokens, const void *payload, kv_error *err);
+/* fsync all written since the last commit, rename them, fsync their directories, enter them in the index. Each is
+ * reported: KV_OK, or why it is not stored. KV_OK when all are. */
+kv_status kv_store_commit(kv_store *s, void (*done)(void *ctx, const kv_record_head *head, kv_status status), void *ctx, kv_error *err);
+
+/* Read a record: its tokens (n_tokens; may be NULL), and the payload into dst (n_payload bytes from the head, best
+ * aligned to 4096), or without payload when dst is NULL. All checks made: also that it is the record asked for.
+ * KV_CORRUPT: it was damaged or unreadable and quarantined, the caller forgets it (the gone callback has run).
+ * KV_NOT_FOUND: the file is gone, or is not ours. KV_UNSUPPORTED: a newer format, left alone. KV_IO: try later. */
+kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, const kv_record_head *head, kv_error *err);
+/* KV_NOT_FOUND when there is none. The gone callback is not called. */
+kv_status kv_store_remove(kv_store *s, const kv_record_head *head, kv_error *err);
+/* Removes everything of a namespace, pinned or not, with its folder; the gone callback is called for each record. */
+kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, uint64_t *records, kv_error *err);
+/* hits: decayed to now, without the record's making. Kept in memory, written to the index now and then. */
+void kv_store_touch(kv_store *s, const kv_record_head *head, double hits);
+kv_status kv_store_pin(kv_store *s, const kv_record_head *head, bool pinned, kv_error *err);
+
+/* Called when the store evicts or quarantines a record on its own, so that the tree forgets it. May run on any thread
+ * that calls the store, under no lock of it. Set before other threads use the store. */
+void kv_store_on_gone(kv_store *s, void (*gone)(void *ctx, const kv_record_head *head), void *ctx);
+
+/* about.json of a namespace: written once, when there is none (at most 64 KiB). */
+kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error *err);
+/* Each namespace with what it takes; about is "" where there is none. fn must not call the store. */
+kv_status kv_store_namespaces(kv_store *s, void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
+                              void *ctx, kv_error *err);
+
+/* Housekeeping: remove what is too old, leftovers in tmp/, what is over the budget or the volume's free space; write
+ * uses to the index. With dry_run only count. bytes, records: what went (or would). */
+kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *records, kv_error *err);
+/* Reads and checks every record; damaged ones are quarantined unless dry_run. Progress in bytes. */
+kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx,
+                          uint64_t *n_bad, kv_error *err);
+
+#define KV_STORE_FAULT_TABLE(X)                                                                                        \
+    X(OPEN, "cannot open files")                                                                                       \
+    X(READ, "cannot read")                                                                                             \
+    X(WRITE, "cannot write")                                                                                           \
+    X(SYNC, "cannot sync")                                                                                             \
+    X(RENAME, "cannot rename or remove files")                                                                         \
+    X(FULL, "the volume is full")                                                                                      \
+    X(CORRUPT, "finds damaged records")                                                                                \
+    X(INDEX, "cannot use its index")
+
+typedef enum kv_store_fault {
+#define X(name, text) KV_STORE_FAULT_##name,
+    KV_STORE_FAULT_TABLE(X)
+#undef X
+        KV_STORE_FAULT_COUNT
+} kv_store_fault;
+
+typedef struct kv_store_stats {
+    uint64_t bytes; /* all below DIR, what is reserved included */
+    uint64_t budget, records, bytes_written_today, bytes_written, n_evicted, n_quarantined, n_fsyncs;
+    uint64_t n_faults[KV_STORE_FAULT_COUNT];
+    uint64_t by_kind_bytes[5]; /* by kv_record_kind */
+    uint64_t table_bytes;      /* memory of the rows */
+} kv_store_stats;
+void kv_store_get_stats(kv_store_stats *out, kv_store *s);
+/* Walks the table and aborts on a broken invariant. */
+void kv_store_check(kv_store *s);
+
+#endif
