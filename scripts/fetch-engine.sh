@@ -89,7 +89,7 @@ compile() {
     -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_CURL=OFF \
     -DLLAMA_OPENSSL=OFF -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF > "$work/configure.log" ||
     fail "cmake failed; see $work/configure.log"
-  cmake --build "$work/build" --target llama llama-common ggml --parallel "${KVASIR_JOBS:-2}" >&2
+  cmake --build "$work/build" --target llama llama-common ggml --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" >&2
   cp -R "$work/build/bin/"lib* "$new/lib/"
   find "$work/build/bin" -name '*.metal' -exec cp {} "$new/lib/" \;
 }
