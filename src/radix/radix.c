@@ -265,6 +265,27 @@ static int collect(kv_radix_node **out, int n, int room, link_t l) {
     return collect(out, n, room, as_inner(l)->child[1]);
 }
 
+kv_radix_node *kv_radix_get(kv_radix *r, kv_hash key) {
+    pthread_rwlock_rdlock(&r->lock);
+    kv_radix_node *n = table_find(r, key);
+    if (n) referenced(n);
+    pthread_rwlock_unlock(&r->lock);
+    return n;
+}
+
+int kv_radix_prefixes(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node) {
+    pthread_rwlock_rdlock(&r->lock);
+    int found = 0;
+    link_t below = link_node(node);
+    for (inner *i = node->up; i; i = i->up) {
+        if (i->bit % BITS_PER_TOKEN == 0 && i->child[1] == below && found < room)
+            out[found++] = referenced(as_node(i->child[0]));
+        below = link_inner(i);
+    }
+    pthread_rwlock_unlock(&r->lock);
+    return found;
+}
+
 int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node, int32_t n) {
     pthread_rwlock_rdlock(&r->lock);
     link_t top = link_node(node);
@@ -458,9 +479,20 @@ static void trie_remove(kv_radix *r, kv_radix_node *n) {
     r->n_inner--;
 }
 
+static bool is_free_leaf(const kv_radix_node *node) {
+    return node->parent && node->n_children == 0 && atomic_load_explicit(&node->refs, memory_order_acquire) == 1;
+}
+
+bool kv_radix_is_free_leaf(kv_radix *r, kv_radix_node *node) {
+    pthread_rwlock_rdlock(&r->lock);
+    bool yes = is_free_leaf(node);
+    pthread_rwlock_unlock(&r->lock);
+    return yes;
+}
+
 bool kv_radix_remove(kv_radix *r, kv_radix_node *node) {
     pthread_rwlock_wrlock(&r->lock);
-    bool ok = node->parent && node->n_children == 0 && atomic_load_explicit(&node->refs, memory_order_acquire) == 1;
+    bool ok = is_free_leaf(node);
     if (ok) {
         if (node->in_trie) trie_remove(r, node);
         else drop_unsettled(node);

@@ -91,12 +91,18 @@ kv_radix_node *kv_radix_add_known(kv_radix *r, kv_radix_node *parent, kv_hash ke
 /* Put the children of `parent` apart. KV_CORRUPT with *bad (referenced) when one's tokens could not be read. */
 kv_status kv_radix_settle(kv_radix_node **bad, kv_radix *r, kv_radix_node *parent, kv_radix_tokens_fn tokens_of,
                           void *ctx, kv_error *err);
+/* The node with this key, referenced, or NULL. */
+kv_radix_node *kv_radix_get(kv_radix *r, kv_hash key);
+/* Siblings that are prefixes of `node`, longest first, at most `room`, each referenced: what a longer block supersedes. */
+int kv_radix_prefixes(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node);
 /* The siblings (`node` itself among them) that share their first `n` tokens with `node`, at most `room` of them, each
  * referenced: any of them may have the cells of the shared part. */
 int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node, int32_t n);
 /* Remove a leaf that only the caller references (its reference is consumed). False: it has children or other
  * references; nothing changed and the caller keeps its reference. */
 bool kv_radix_remove(kv_radix *r, kv_radix_node *node);
+/* True when kv_radix_remove would succeed now. */
+bool kv_radix_is_free_leaf(kv_radix *r, kv_radix_node *node);
 void kv_radix_ref(kv_radix *r, kv_radix_node *node);
 void kv_radix_unref(kv_radix *r, kv_radix_node *node);
 

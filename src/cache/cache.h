@@ -1,0 +1,125 @@
+/* cache/cache.h: what was computed once is found again: look-up, restore and capture over the tree and the pool.
+ *
+ *   HTTP thread        kv_lookup_start ──► tree (shared lock)
+ *   I/O threads        compare tokens, choose P, read payloads ahead ──► lookup ready, wake
+ *   engine thread      kv_restore_begin … kv_restore_step (slices) ──► slot holds [0, P)
+ *                      decode … kv_trail_advance (captures before the next engine call) … kv_trail_end
+ *   I/O threads        hash, insert into the tree (in order), keep in RAM within the budget
+ *
+ * Positions P that a look-up may end at (DESIGN "Where a prompt can resume"), the largest ≤ min(match, n - 1):
+ *   full            any position covered by block records
+ *   window          any position whose window parts are there, covered by blocks
+ *   hybrid(-window) a node with a checkpoint, covered by blocks
+ *   recurrent       a node with a checkpoint
+ *   whole           a node with a whole record
+ *
+ * Invariants of DESIGN this module keeps: 2 (tokens decide), 3 (nothing past P, positions checked), 5, 6, 8, 9.
+ *
+ * Thread rule: as drawn. The cache outlives lookups and trails.
+ */
+#ifndef KV_CACHE_CACHE_H
+#define KV_CACHE_CACHE_H
+
+#include "cache/state.h"
+#include "os/io.h"
+#include "radix/radix.h"
+
+typedef struct kv_cache kv_cache;
+typedef struct kv_lookup kv_lookup;
+typedef struct kv_trail kv_trail;
+
+/* Why less was used than one could wish. X(name, the sentence that users read) */
+#define KV_MISS_TABLE(X)                                                                                              \
+    X(NONE, "everything that can be reused was")                                                                      \
+    X(EMPTY, "nothing is stored yet for this model and scope")                                                        \
+    X(DIVERGED, "the prompt differs from what is stored from here on")                                                \
+    X(NO_CHECKPOINT, "the prompt matches further, but the model's recurrent state was kept only here")                \
+    X(NO_WINDOW, "the prompt matches further, but the sliding window's cells were kept only here")                    \
+    X(NOT_STORED, "the prompt matches further, but these cells were evicted or never stored")                         \
+    X(DAMAGED, "a stored record was damaged and was set aside")                                                       \
+    X(IO_ERROR, "a stored record could not be read")                                                                  \
+    X(CHEAPER, "computing was cheaper than restoring")                                                                \
+    X(DISABLED, "the request or the server asked not to use the cache")                                               \
+    X(NO_MEMORY, "there was no memory to restore into")                                                               \
+    X(OTHER_NAMESPACE, "it is stored under other settings of the model or the engine")
+
+typedef enum kv_miss {
+#define X(name, text) KV_MISS_##name,
+    KV_MISS_TABLE(X)
+#undef X
+        KV_MISS_COUNT
+} kv_miss;
+const char *kv_miss_name(kv_miss m); /* "diverged" */
+const char *kv_miss_text(kv_miss m);
+
+typedef struct kv_cache_config {
+    const kv_engine_info *engine; /* borrowed for the call */
+    int32_t block;
+    kv_hash ns;                   /* of model and engine settings, without the scope */
+    uint64_t queue_bytes;         /* most that waits for insertion and disk */
+    uint64_t ram_bytes;           /* most that is kept in memory */
+    int32_t interval;             /* 0 = by kv_policy_interval */
+    kv_io *io;                    /* borrowed; outlives the cache */
+    const kv_clock *clock;        /* borrowed */
+    bool readonly;                /* capture nothing */
+} kv_cache_config;
+
+kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err);
+/* Every lookup and trail is freed before, and the io has nothing left to run. */
+void kv_cache_free(kv_cache *c);
+
+/* ── look-up ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct kv_lookup_result {
+    int32_t n_match;      /* tokens that some stored path shares with the prompt */
+    int32_t position;     /* P: where it can resume; 0 = nothing */
+    uint64_t bytes;       /* to be moved into the engine */
+    kv_miss miss;         /* why P < n - 1; NONE otherwise */
+    int32_t miss_position;
+} kv_lookup_result;
+
+/* scope: "" = default. wake is called once, on an I/O thread, when the result is there. Tokens are copied. */
+kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *), void *ctx);
+bool kv_lookup_ready(kv_lookup *l);                      /* any thread */
+const kv_lookup_result *kv_lookup_get(kv_lookup *l);     /* once ready */
+void kv_lookup_free(kv_lookup *l);                       /* also while it runs */
+
+/* ── restore (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */
+
+typedef enum kv_restore { KV_RESTORE_MORE, KV_RESTORE_DONE, KV_RESTORE_FAILED } kv_restore;
+/* `seq` holds [0, have) of the prompt already, have ≤ P (0 = empty); the same `have` in every call. Moves what is
+ * missing up to P, for about budget_us of time, at least one block.
+ * MORE: call again, other sequences may decode meanwhile; DONE: seq holds exactly [0, P); FAILED: seq is empty. */
+kv_restore kv_restore_step(kv_lookup *l, kv_state *state, kv_seq seq, int32_t have, int64_t budget_us, kv_error *err);
+
+/* ── capture (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */
+
+/* A sequence's path, and how far it is captured. */
+kv_trail *kv_trail_new(kv_cache *c);
+/* The sequence holds these n tokens now, of which nothing is left to capture (it was restored, or is empty). */
+void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int32_t n);
+/* After a decode that brought `seq` to n tokens, before any other engine call. n_prompt: the prompt's length, which
+ * places checkpoints; us_per_token: what computing one of the new tokens took. Captures what is complete and wanted. */
+void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n, int32_t n_prompt,
+                      double us_per_token);
+/* Before the sequence is removed, or when it stops growing: captures the open tail, window and state at its end. It
+ * may go on afterwards. */
+void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n);
+void kv_trail_free(kv_trail *t);
+
+/* The next position > pos, ≤ n_prompt, where a prefill chunk must end because something is kept there. */
+int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, int32_t n_prompt);
+
+typedef struct kv_cache_stats { /* counters since start, and gauges */
+    uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;
+    uint64_t n_miss[KV_MISS_COUNT];
+    uint64_t n_blocks, n_windows, n_checkpoints, bytes_captured; /* inserted */
+    uint64_t n_dropped;  /* captures that found no room in the queue, or no parent */
+    uint64_t n_evicted;
+    uint64_t queue_bytes, ram_bytes, nodes, tree_bytes;
+} kv_cache_stats;
+void kv_cache_get_stats(kv_cache_stats *out, kv_cache *c);
+/* Walks everything and aborts on a broken promise. */
+void kv_cache_self_check(kv_cache *c);
+
+#endif

@@ -1,0 +1,21 @@
+#include "cache/policy.h"
+
+#define FIRST_INTERVAL 2048
+
+bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt) {
+    if (P <= 0) return false;
+    return P == n_prompt - 1 || (P < n_prompt && P % p->interval == 0);
+}
+
+int32_t kv_policy_next(const kv_policy *p, int32_t pos, int32_t n_prompt) {
+    int32_t next = (pos / p->interval + 1) * p->interval;
+    if (pos < n_prompt - 1 && next > n_prompt - 1) next = n_prompt - 1;
+    return next < n_prompt ? next : n_prompt;
+}
+
+int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t cell_bytes) {
+    int32_t interval = FIRST_INTERVAL > block ? FIRST_INTERVAL / block * block : block;
+    /* Without cells (recurrent only) there is nothing to hold them against. */
+    while (cell_bytes && interval < 1 << 20 && checkpoint_bytes > cell_bytes * (uint64_t)interval) interval *= 2;
+    return interval;
+}

@@ -1,0 +1,29 @@
+/* cache/policy.h: where checkpoints and window parts are kept. Pure functions.
+ *
+ *   0 ──── interval ──── 2·interval ─ … ─ n_prompt-1 │ answer … end
+ *          ▲             ▲                ▲                     ▲
+ *
+ * The last prompt token is always decoded alone, so the same prompt again costs one token; intervals bound what a
+ * prompt that parts anywhere has to compute again; the end is where the next turn goes on.
+ *
+ * Thread rule: none.
+ */
+#ifndef KV_CACHE_POLICY_H
+#define KV_CACHE_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct kv_policy {
+    int32_t block;    /* B */
+    int32_t interval; /* tokens between kept positions in long prompts, a multiple of B */
+} kv_policy;
+
+/* True when position P (of a prompt of n_prompt tokens; the answer lies behind it) is one to come back to. */
+bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt);
+/* The next position > pos that a prefill of n_prompt tokens must stop at, at most n_prompt. */
+int32_t kv_policy_next(const kv_policy *p, int32_t pos, int32_t n_prompt);
+/* The interval for this model: 2,048 tokens, doubled until checkpoints cost no more bytes than the blocks between. */
+int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t cell_bytes);
+
+#endif

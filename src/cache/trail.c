@@ -1,0 +1,208 @@
+/* cache/trail.c: what a running sequence leaves behind in the cache.
+ *
+ *   0            edge                n
+ *   ├─── … ───────┼─────────┤        captured up to `edge`, a multiple of B; the open tail behind it
+ *                  open tail
+ *
+ * Blocks are taken as soon as they are full. Window parts of a block are taken with it, but only kept once a position
+ * that needs them is reached: until then the trail holds those of the last W tokens. Without room in the queue blocks
+ * are tried again later, as long as their cells are there; window parts and checkpoints are gone.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/cache_private.h"
+
+/* Window parts held: the blocks that overlap the last W tokens, and one more. */
+typedef struct held {
+    kv_record *part; /* NULL = free */
+} held;
+
+struct kv_trail {
+    kv_cache *cache;
+    kv_radix_node *root; /* referenced; NULL before the first reset */
+    int32_t edge;
+    kv_hash edge_key;    /* of [0, edge) */
+    held *held;          /* owned, n_held */
+    int n_held;
+    double us_per_token; /* of the last tokens computed */
+    kv_buf scratch_block, scratch_window;
+};
+
+kv_trail *kv_trail_new(kv_cache *c) {
+    kv_trail *t = kv_alloc(sizeof *t);
+    t->cache = c;
+    if (kv_state_has_windows(c->memory)) {
+        t->n_held = c->window / c->cfg.block + 2;
+        t->held = kv_alloc((size_t)t->n_held * sizeof *t->held);
+    }
+    return t;
+}
+
+static void let_go(kv_trail *t) {
+    for (int i = 0; i < t->n_held; i++) {
+        kv_record_unref(t->held[i].part);
+        t->held[i].part = NULL;
+    }
+}
+
+void kv_trail_free(kv_trail *t) {
+    if (!t) return;
+    let_go(t);
+    if (t->root) kv_radix_unref(t->cache->tree, t->root);
+    kv_buf_free(&t->scratch_block);
+    kv_buf_free(&t->scratch_window);
+    free(t->held);
+    free(t);
+}
+
+void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int32_t n) {
+    kv_cache *c = t->cache;
+    let_go(t);
+    if (t->root) kv_radix_unref(c->tree, t->root);
+    t->root = kv_radix_root(c->tree, kv_cache_scope(c, scope));
+    t->edge = 0;
+    t->edge_key = kv_radix_key(t->root);
+    t->us_per_token = 0;
+    while (t->edge + c->cfg.block <= n) {
+        t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)c->cfg.block);
+        t->edge += c->cfg.block;
+    }
+}
+
+static bool is_stored(const kv_trail *t, kv_hash key, kv_radix_slot slot) {
+    kv_radix_node *node = kv_radix_get(t->cache->tree, key);
+    if (!node) return false;
+    kv_radix_record rec;
+    bool yes = kv_radix_get_record(&rec, t->cache->tree, node, slot);
+    kv_radix_unref(t->cache->tree, node);
+    return yes;
+}
+
+static void count_dropped(kv_cache *c) {
+    pthread_mutex_lock(&c->mutex);
+    c->stats.n_dropped++;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+/* A record of [q, e) with this payload, which is taken out of `payload`. NULL: no room in the queue. */
+static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q, int32_t e,
+                             kv_buf *payload) {
+    bool whole = kind == KV_RECORD_WHOLE;
+    kv_record_head head = {.kind = kind,
+                           .ns = kv_radix_key(t->root),
+                           .key = key,
+                           .parent = t->edge_key,
+                           .q = q,
+                           .e = e,
+                           .n_tokens = whole ? e : e - q,
+                           .compute_ms = (uint32_t)(t->us_per_token * (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
+                           .n_payload = payload->len};
+    kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q, payload->len);
+    if (!r) return NULL;
+    kv_buf_free(&r->payload);
+    r->payload = *payload;
+    *payload = (kv_buf){0};
+    return r;
+}
+
+/* Captures [t->edge, e). False: no room for the block now. */
+static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t e) {
+    kv_cache *c = t->cache;
+    kv_hash key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)(e - t->edge));
+    bool windows = kv_state_has_windows(c->memory);
+    bool want_block = !is_stored(t, key, KV_RADIX_BLOCK);
+    bool want_window = windows && !is_stored(t, key, KV_RADIX_WINDOW);
+    if (!want_block && !want_window) return true;
+    kv_error err = {0};
+    if (!kv_state_has_blocks(c->memory)) {
+        /* No cells to keep, but checkpoints need their path: a record that only says the tokens. */
+        kv_buf_clear(&t->scratch_block);
+        kv_buf_add(&t->scratch_block, "", 1);
+    } else if (kv_state_capture(want_block ? &t->scratch_block : NULL, want_window ? &t->scratch_window : NULL, state, seq, t->edge, e, &err) != KV_OK) {
+        count_dropped(c);
+        return true;
+    }
+    if (want_window) {
+        kv_record *part = new_record(t, KV_RECORD_WINDOW, key, tokens, t->edge, e, &t->scratch_window);
+        if (part) {
+            held *oldest = &t->held[t->edge / c->cfg.block % t->n_held];
+            kv_record_unref(oldest->part);
+            oldest->part = part;
+        } else {
+            count_dropped(c);
+        }
+    }
+    if (!want_block) return true;
+    kv_record *r = new_record(t, KV_RECORD_BLOCK, key, tokens, t->edge, e, &t->scratch_block);
+    if (!r) return false;
+    kv_cache_insert_later(c, r);
+    return true;
+}
+
+/* The window parts that position P needs are kept from now on. */
+static void keep_windows(kv_trail *t, const kv_state *state, int32_t P) {
+    int32_t from = kv_state_window_start(state, P);
+    for (int i = 0; i < t->n_held; i++) {
+        kv_record *part = t->held[i].part;
+        if (!part || part->head.e <= from || part->head.q >= P) continue;
+        kv_cache_insert_later(t->cache, part);
+        t->held[i].part = NULL;
+    }
+}
+
+static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+    kv_cache *c = t->cache;
+    bool whole = c->memory == KV_MEMORY_WHOLE;
+    /* On an edge the node is the full block that ended there: its parent lies one block back. */
+    int32_t q = n == t->edge ? n - c->cfg.block : t->edge;
+    kv_hash key = t->edge_key, parent = t->edge_key;
+    if (n == t->edge) {
+        parent = kv_radix_key(t->root);
+        for (int32_t i = 0; i < q; i += c->cfg.block) parent = kv_hash_chain(parent, tokens + i, (size_t)c->cfg.block);
+    } else {
+        key = kv_hash_chain(t->edge_key, tokens + q, (size_t)(n - q));
+    }
+    if (is_stored(t, key, whole ? KV_RADIX_WHOLE : KV_RADIX_CHECKPOINT)) return;
+    kv_error err;
+    kv_record *r = NULL;
+    if (kv_state_checkpoint(&t->scratch_block, state, seq, &err) == KV_OK)
+        r = new_record(t, whole ? KV_RECORD_WHOLE : KV_RECORD_CHECKPOINT, key, tokens, q, n, &t->scratch_block);
+    if (!r) {
+        count_dropped(c);
+        return;
+    }
+    r->head.parent = parent;
+    kv_cache_insert_later(c, r);
+}
+
+/* Full blocks that are complete. */
+static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+    int32_t block = t->cache->cfg.block;
+    while (t->edge + block <= n) {
+        if (!capture_block(t, state, seq, tokens, t->edge + block)) return;
+        t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)block);
+        t->edge += block;
+    }
+}
+
+void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n, int32_t n_prompt,
+                      double us_per_token) {
+    kv_cache *c = t->cache;
+    if (c->cfg.readonly || n == 0) return;
+    t->us_per_token = us_per_token;
+    capture_blocks(t, state, seq, tokens, n);
+    if (!kv_policy_keeps(&c->policy, n, n_prompt)) return;
+    if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
+    if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
+}
+
+void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+    kv_cache *c = t->cache;
+    if (c->cfg.readonly || n == 0) return;
+    capture_blocks(t, state, seq, tokens, n);
+    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n))
+        count_dropped(c);
+    if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
+    if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
+}
