@@ -7,12 +7,17 @@
 #include "os/machine.h"
 #include "plan/remember.h"
 
-#define DEPTH_MAX  2048 /* where LIBLLAMA's figures were taken; deeper is not needed to tell the settings apart */
-#define DEPTH_STEP 256
-#define SUFFIX     16   /* a short last message; below 64 tokens CPU flash attention leaves its tiled path */
-#define DECODES    6    /* single tokens timed at depth; the fastest counts */
-#define CHUNK_TOP  2048 /* the largest chunk that is tried */
-#define SLACK      64   /* cells for what is decoded at the end */
+#define DEPTH_MAX     2048 /* where LIBLLAMA's figures were taken; deeper is not needed to tell the settings apart */
+#define DEPTH_STEP    256
+#define SUFFIX        16 /* a short last message; below 64 tokens CPU flash attention leaves its tiled path */
+#define DECODES       6  /* single tokens timed at depth; the fastest counts */
+#define DECODES_FIRST 3  /* and at the start */
+/* Costs are compared at the depth of a conversation. What could be reached in the budget is laid on by a straight line
+ * through start and end, but by no more than this factor: it multiplies the noise, too. */
+#define DEPTH_COMPARED 1024
+#define STRETCH_MOST   4
+#define CHUNK_TOP      2048 /* the largest chunk that is tried */
+#define SLACK          64   /* cells for what is decoded at the end */
 
 /* What one request costs: a new message of 512 tokens after a cached prefix, two short suffixes (tool results), an
  * answer of 200 tokens. */
@@ -27,9 +32,11 @@
 typedef struct side {
     kv_engine *engine; /* owned; NULL when this setting cannot be had */
     int32_t depth;     /* tokens in sequence 0 */
-    double prefill;    /* µs a token, of the last piece of at least 64 tokens */
-    double suffix;     /* µs of SUFFIX tokens at depth */
-    double decode;     /* µs of one token at depth */
+    double prefill;    /* µs a token, over all pieces of at least 64 */
+    double prefill_us;
+    int32_t n_prefill;
+    double suffix_0, suffix; /* µs of SUFFIX tokens, at the start and at depth */
+    double decode_0, decode; /* µs of one token, likewise */
 } side;
 
 typedef struct tuner {
@@ -39,6 +46,7 @@ typedef struct tuner {
     const kv_clock *clock;
     int64_t deadline; /* set once, after the first tokens */
     bool started;     /* it is set */
+    int turn;         /* counts run_both */
     kv_batch batch;   /* arrays of CHUNK_TOP entries, owned */
     side side[2];     /* [0] off, [1] on */
 } tuner;
@@ -89,12 +97,19 @@ static bool fits(const tuner *t, double predicted_us) {
     return (double)kv_now_us(t->clock) + predicted_us <= (double)t->deadline;
 }
 
-/* The same piece on both sides, if it fits; the times go to us[2]. */
+/* The same piece on both sides, if it fits; the times go to us[2]. Who begins changes, for what a machine does over
+ * time (clock, caches, other programs) to hit both. */
 static bool run_both(tuner *t, int32_t n, double predicted_us, double us[2]) {
     if (!fits(t, predicted_us)) return false;
-    for (int i = 0; i < 2; i++) {
+    bool first = t->turn++ % 2;
+    for (int k = 0; k < 2; k++) {
+        int i = k ^ first;
         us[i] = run(t, &t->side[i], n);
         if (us[i] < 0) return false;
+        if (n < 64) continue;
+        t->side[i].prefill_us += us[i];
+        t->side[i].n_prefill += n;
+        t->side[i].prefill = t->side[i].prefill_us / t->side[i].n_prefill;
     }
     return true;
 }
@@ -120,6 +135,17 @@ static kv_status open_side(tuner *t, bool on, int32_t chunk, kv_error *err) {
 
 /* ── flash attention ───────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* A few single tokens on both sides; the fastest of each goes to us[2]. False when not one fits. */
+static bool run_singles(tuner *t, int n, double predicted_us, double best[2]) {
+    double us[2];
+    for (int k = 0; k < n; k++) {
+        if (!run_both(t, 1, predicted_us, us)) return k > 0;
+        for (int i = 0; i < 2; i++) best[i] = k ? min2(best[i], us[i]) : us[i];
+        predicted_us = 2 * (best[0] + best[1]);
+    }
+    return true;
+}
+
 /* Pieces of growing size, each predicted from the one before: no step is begun that could take too long. */
 static bool warm_and_ramp(tuner *t) {
     double one[2], us[2] = {0, 0};
@@ -127,42 +153,49 @@ static bool warm_and_ramp(tuner *t) {
         if (run(t, &t->side[i], 1) < 0) return false;
     }
     start_budget(t);
-    if (!run_both(t, 1, 0, one)) return false;
+    if (!run_singles(t, DECODES_FIRST, 0, one)) return false;
+    for (int i = 0; i < 2; i++) t->side[i].decode_0 = one[i];
     if (!run_both(t, SUFFIX, SUFFIX * (one[0] + one[1]), us)) return false;
-    for (int i = 0; i < 2; i++) t->side[i].suffix = us[i];
+    for (int i = 0; i < 2; i++) t->side[i].suffix_0 = us[i];
     if (!run_both(t, 64, 64.0 / SUFFIX * (us[0] + us[1]), us)) return false;
-    if (!run_both(t, 128, 2 * (us[0] + us[1]), us)) return false;
-    for (int i = 0; i < 2; i++) t->side[i].prefill = us[i] / 128, t->side[i].decode = one[i];
-    return true;
+    double need = 2 * (us[0] + us[1]);
+    if (2 * need > (double)(t->deadline - kv_now_us(t->clock))) return true; /* the rest is needed for the end */
+    return run_both(t, 128, need, us);
 }
 
-/* Deeper, while half of what remains allows it: differences grow with the depth. */
+/* Deeper, while the rest still fits behind it: differences grow with the depth. */
 static bool deepen(tuner *t) {
     double us[2];
+    double rest =
+        3 * (t->side[0].suffix_0 + t->side[1].suffix_0) + 2 * DECODES * (t->side[0].decode_0 + t->side[1].decode_0);
     while (t->side[0].depth + DEPTH_STEP <= DEPTH_MAX) {
         double need = 1.2 * DEPTH_STEP * (t->side[0].prefill + t->side[1].prefill);
-        double left = (double)(t->deadline - kv_now_us(t->clock));
-        if (2 * need > left) return true;
+        if (!fits(t, need + rest)) return true;
         if (!run_both(t, DEPTH_STEP, need, us)) return false;
-        for (int i = 0; i < 2; i++) t->side[i].prefill = us[i] / DEPTH_STEP;
     }
     return true;
 }
 
 static bool time_suffix_and_decode(tuner *t) {
+    double us[2], start[2] = {t->side[0].decode_0, t->side[1].decode_0};
     /* what they took at the start, and as much again for the depth */
-    double us[2], one = max2(t->side[0].decode, t->side[1].decode);
-    if (!run_both(t, SUFFIX, 2 * (t->side[0].suffix + t->side[1].suffix), us)) return false;
+    if (!run_both(t, SUFFIX, 2 * (t->side[0].suffix_0 + t->side[1].suffix_0), us)) return false;
     for (int i = 0; i < 2; i++) t->side[i].suffix = us[i];
-    for (int k = 0; k < DECODES; k++) {
-        if (!run_both(t, 1, 4 * one, us)) return k > 0;
-        for (int i = 0; i < 2; i++) t->side[i].decode = k ? min2(t->side[i].decode, us[i]) : us[i];
-    }
+    if (!run_singles(t, DECODES, 2 * (start[0] + start[1]), us)) return false;
+    for (int i = 0; i < 2; i++) t->side[i].decode = us[i];
     return true;
 }
 
+/* What a piece would take at the compared depth. */
+static double at_depth(const side *s, double start, double end) {
+    double most = STRETCH_MOST * (double)s->depth, depth = most < DEPTH_COMPARED ? most : DEPTH_COMPARED;
+    if (end <= start || s->depth >= depth) return end;
+    return end + (end - start) / s->depth * (depth - s->depth);
+}
+
 static double cost(const side *s) {
-    return COST_PREFILL * s->prefill + COST_SUFFIXES * s->suffix + COST_DECODED * s->decode;
+    return COST_PREFILL * s->prefill + COST_SUFFIXES * at_depth(s, s->suffix_0, s->suffix) +
+           COST_DECODED * at_depth(s, s->decode_0, s->decode);
 }
 
 static void choose_flash_attn(tuner *t, kv_tuning *out) {
@@ -178,8 +211,9 @@ static void choose_flash_attn(tuner *t, kv_tuning *out) {
     out->flash_attn = by_default ? cost(off) >= MARGIN * cost(on) : cost(on) < MARGIN * cost(off);
     snprintf(
         out->reason, sizeof out->reason,
-        "flash attention %s: with it prefill %.0f tok/s, 16 tokens %.0f ms, a token %.1f ms; without %.0f, %.0f, %.1f",
-        out->flash_attn ? "on" : "off", 1e6 / max2(on->prefill, 1e-3), on->suffix / 1e3, on->decode / 1e3,
+        "flash attention %s: at depth %d with it prefill %.0f tok/s, 16 tokens %.0f ms, a token %.1f ms; without %.0f, "
+        "%.0f, %.1f",
+        out->flash_attn ? "on" : "off", on->depth, 1e6 / max2(on->prefill, 1e-3), on->suffix / 1e3, on->decode / 1e3,
         1e6 / max2(off->prefill, 1e-3), off->suffix / 1e3, off->decode / 1e3);
 }
 

@@ -6,7 +6,7 @@
  * The result is remembered per (model, machine, types, threads, what was asked) in the state directory, because it is
  * part of the cache's namespace and must not flap: also where it is only the default.
  *
- *   budget  ├─ 1, 16, 64, 128 tokens ─┼─ 256 … while half of the rest allows ─┼─ suffix ─┼─ decode ─┼─ chunks ─┤
+ *   budget  ├─ 1, 16, 64, 128 tokens ─┼─ 256 … while the rest fits behind ─┼─ suffix ─┼─ decode ─┼─ chunks ─┤
  *           each step on both settings, and only if its predicted time fits
  *
  * Thread rule: the engine thread, before it serves.
