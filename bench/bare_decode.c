@@ -7,7 +7,7 @@
  *   decode N DEPTH   clear, prefill DEPTH tokens, then N steps → "decode MS" (of the N steps alone)
  *   quit
  *
- * usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1) LIB_DIR
+ * usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1)
  * It includes llama.h although it is not in src/engine/: it stands for a program that does not have kvasir.
  */
 #include <stdbool.h>
@@ -77,14 +77,14 @@ static void prefill(int n) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 8) {
-        fprintf(stderr, "usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1) LIB_DIR\n");
+    if (argc != 7) {
+        fprintf(stderr, "usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1)\n");
         return 2;
     }
     chunk = atoi(argv[3]);
     int n_seq = atoi(argv[4]);
     llama_log_set(quiet, NULL);
-    ggml_backend_load_all_from_path(argv[7]);
+    ggml_backend_load_all_from_path(KVASIR_ENGINE_LIB_DIR);
     struct llama_model *model = llama_model_load_from_file(argv[1], llama_model_default_params());
     if (!model) return 1;
     vocab = llama_model_get_vocab(model);

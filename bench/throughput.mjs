@@ -21,9 +21,9 @@ const median = (xs) => [...xs].sort((a, b) => a - b)[Math.floor(xs.length / 2)];
 
 const server = await startServer({ args: ['-m', model, '-c', '8192'], binary: path.join(build, 'kvasir') });
 const props = await (await fetch(`${server.url}/props`)).json();
-const k = props.kvasir;
+const k = { ...props.kvasir, chunk: props.kvasir.n_batch - props.total_slots };
 const bare = spawn(path.join(build, 'bench', 'bare_decode'),
-  [model, 8192, k.chunk, props.total_slots + 1, k.n_threads, k.flash_attn ? 1 : 0, k.engine_dir].map(String),
+  [model, 8192, k.chunk, props.total_slots + 1, k.n_threads, k.flash_attn ? 1 : 0].map(String),
   { stdio: ['pipe', 'pipe', 'inherit'] });
 const lines = createInterface({ input: bare.stdout })[Symbol.asyncIterator]();
 await lines.next(); // "ready"
