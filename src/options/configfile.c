@@ -18,10 +18,8 @@ static void trim(const char **s, const char **e) {
 /* `"…"` at s: the JSON string's end (behind its closing quote), or NULL. */
 static const char *quoted_end(const char *s, const char *e) {
     for (const char *p = s + 1; p < e; p++) {
-        if (*p == '\\')
-            p++;
-        else if (*p == '"')
-            return p + 1;
+        if (*p == '\\') p++;
+        else if (*p == '"') return p + 1;
     }
     return NULL;
 }
@@ -34,12 +32,10 @@ static kv_status read_quoted(kv_buf *out, const char *label, const char *s, cons
     json_t *value = NULL;
     kv_error inner = {0};
     kv_status st = kv_json_parse(&value, s, (size_t)(end - s), &inner);
-    if (st != KV_OK)
-        st = kv_fail_field(err, label, "%s: bad text in quotes: %s", label, inner.message);
+    if (st != KV_OK) st = kv_fail_field(err, label, "%s: bad text in quotes: %s", label, inner.message);
     else if (memchr(json_string_value(value), 0, json_string_length(value)))
         st = kv_fail_field(err, label, "%s: bad text in quotes: a NUL character", label);
-    else
-        kv_buf_adds(out, json_string_value(value));
+    else kv_buf_adds(out, json_string_value(value));
     json_decref(value);
     return st;
 }
@@ -65,8 +61,7 @@ static kv_status read_line(const char *path, int line, const char *s, const char
 
     kv_buf value = {0};
     kv_status st = KV_OK;
-    if (v < e && *v == '"')
-        st = read_quoted(&value, label, v, e, err);
+    if (v < e && *v == '"') st = read_quoted(&value, label, v, e, err);
     else {
         const char *end = v;
         while (end < e && !(*end == '#' && (end == v || blank(end[-1])))) end++;
@@ -96,8 +91,6 @@ void kv_config_quote(kv_buf *out, const char *value) {
     size_t n = strlen(value);
     bool quote = n == 0 || blank(value[0]) || blank(value[n - 1]) || value[0] == '"' || strchr(value, '#');
     for (size_t i = 0; !quote && i < n; i++) quote = value[i] == '\n' || value[i] == '\r';
-    if (quote)
-        kv_json_quote(out, value, n);
-    else
-        kv_buf_adds(out, value);
+    if (quote) kv_json_quote(out, value, n);
+    else kv_buf_adds(out, value);
 }

@@ -9,10 +9,8 @@
 /* Appends `text` with each `from` written as `to`. */
 static void add_replaced(kv_buf *out, const char *text, char from, const char *to) {
     for (const char *p = text; p && *p; p++) {
-        if (*p == from)
-            kv_buf_adds(out, to);
-        else
-            kv_buf_add(out, p, 1);
+        if (*p == from) kv_buf_adds(out, to);
+        else kv_buf_add(out, p, 1);
     }
 }
 
@@ -21,10 +19,8 @@ static void add_names(kv_buf *out, const kv_opt *opt) {
     add_replaced(out, opt->names, ',', ", ");
     if (opt->neg) kv_buf_adds(out, ", ");
     add_replaced(out, opt->neg, ',', ", ");
-    if (opt->hint)
-        kv_buf_addf(out, " %s", opt->hint);
-    else if (opt->kind == OPT_TRI)
-        kv_buf_adds(out, opt->flags & OPT_BARE_OK ? " [on|off|auto]" : " on|off|auto");
+    if (opt->hint) kv_buf_addf(out, " %s", opt->hint);
+    else if (opt->kind == OPT_TRI) kv_buf_adds(out, opt->flags & OPT_BARE_OK ? " [on|off|auto]" : " on|off|auto");
 }
 
 static bool has_range(const kv_opt *opt) {

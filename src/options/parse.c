@@ -300,12 +300,9 @@ static kv_status read_argv(reader *r, int argc, char **argv, kv_error *err) {
         argument a = {name, eq ? eq + 1 : NULL};
         const kv_opt *opt = kv_opt_find(name, n, &negated);
         const kv_foreign *f = opt ? NULL : find_foreign(name, n);
-        if (opt)
-            st = set_from_argv(r, opt, negated, &a, next, &used, err);
-        else if (f)
-            st = foreign_from_argv(r, f, &a, next, &used, err);
-        else
-            st = unknown(name, name, err);
+        if (opt) st = set_from_argv(r, opt, negated, &a, next, &used, err);
+        else if (f) st = foreign_from_argv(r, f, &a, next, &used, err);
+        else st = unknown(name, name, err);
         if (st != KV_OK) return st;
         i += used;
     }

@@ -104,29 +104,18 @@ void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
     size_t n;
     const char *item;
     switch (opt->kind) {
-    case OPT_BOOL:
-        kv_buf_adds(out, "on or off");
-        return;
-    case OPT_TRI:
-        kv_buf_adds(out, "on, off or auto");
-        return;
-    case OPT_TEXT:
-        kv_buf_adds(out, "a text");
-        return;
-    case OPT_LIST:
-        kv_buf_addf(out, "up to %d texts", KV_OPTIONS_MAX_LIST);
-        return;
-    case OPT_PRESET:
-        kv_buf_adds(out, "no value");
-        return;
+    case OPT_BOOL: kv_buf_adds(out, "on or off"); return;
+    case OPT_TRI: kv_buf_adds(out, "on, off or auto"); return;
+    case OPT_TEXT: kv_buf_adds(out, "a text"); return;
+    case OPT_LIST: kv_buf_addf(out, "up to %d texts", KV_OPTIONS_MAX_LIST); return;
+    case OPT_PRESET: kv_buf_adds(out, "no value"); return;
     case OPT_WORD:
     case OPT_LOAD:
         kv_buf_adds(out, "one of ");
         for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++)
             kv_buf_addf(out, "%s%.*s", i ? ", " : "", (int)n, item);
         return;
-    default:
-        break;
+    default: break;
     }
     for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++)
         kv_buf_addf(out, "%.*s%s", (int)strcspn(item, "="), item, item[n] == ',' ? ", " : " or ");
@@ -174,36 +163,21 @@ static bool parse_number(double *out, const kv_opt *opt, const char *value) {
 
 static void store_number(void *at, kv_opt_kind kind, double v) {
     switch (kind) {
-    case OPT_INT64:
-        *(int64_t *)at = (int64_t)v;
-        return;
-    case OPT_INT32:
-        *(int32_t *)at = (int32_t)v;
-        return;
-    case OPT_SEED:
-        *(uint32_t *)at = v < 0 ? KV_SEED_RANDOM : (uint32_t)v;
-        return;
-    case OPT_FLOAT:
-        *(float *)at = (float)v;
-        return;
-    default:
-        *(double *)at = v;
-        return;
+    case OPT_INT64: *(int64_t *)at = (int64_t)v; return;
+    case OPT_INT32: *(int32_t *)at = (int32_t)v; return;
+    case OPT_SEED: *(uint32_t *)at = v < 0 ? KV_SEED_RANDOM : (uint32_t)v; return;
+    case OPT_FLOAT: *(float *)at = (float)v; return;
+    default: *(double *)at = v; return;
     }
 }
 
 static double load_number(const void *at, kv_opt_kind kind) {
     switch (kind) {
-    case OPT_INT64:
-        return (double)*(const int64_t *)at;
-    case OPT_INT32:
-        return *(const int32_t *)at;
-    case OPT_SEED:
-        return *(const uint32_t *)at == KV_SEED_RANDOM ? -1.0 : (double)*(const uint32_t *)at;
-    case OPT_FLOAT:
-        return *(const float *)at;
-    default:
-        return *(const double *)at;
+    case OPT_INT64: return (double)*(const int64_t *)at;
+    case OPT_INT32: return *(const int32_t *)at;
+    case OPT_SEED: return *(const uint32_t *)at == KV_SEED_RANDOM ? -1.0 : (double)*(const uint32_t *)at;
+    case OPT_FLOAT: return *(const float *)at;
+    default: return *(const double *)at;
     }
 }
 
@@ -223,8 +197,7 @@ static kv_status add_items(kv_str_list *list, const kv_opt *opt, const char *lab
         if (quoted) p++;
         for (; *p && (open || *p != ',' || (opt->flags & OPT_NO_SPLIT)); p++) {
             if (open && *p == '"') {
-                if (p[1] == '"')
-                    p++;
+                if (p[1] == '"') p++;
                 else {
                     open = false;
                     continue;
@@ -232,13 +205,11 @@ static kv_status add_items(kv_str_list *list, const kv_opt *opt, const char *lab
             }
             kv_buf_add(&item, p, 1);
         }
-        if (open)
-            st = kv_fail_field(err, label, "%s: a quote is not closed", label);
+        if (open) st = kv_fail_field(err, label, "%s: a quote is not closed", label);
         else if (item.len > 0) {
             if (list->n == KV_OPTIONS_MAX_LIST)
                 st = kv_fail_field(err, label, "%s: more than %d values", label, list->n);
-            else
-                kv_list_add(list, item.data, item.len);
+            else kv_list_add(list, item.data, item.len);
         }
         if (*p == 0) break;
         p++;
@@ -273,16 +244,11 @@ kv_status kv_opt_set(kv_options *o, const kv_opt *opt, const char *label, const 
         *(bool *)at = truth;
         return KV_OK;
     case OPT_TRI:
-        if (strcasecmp(value, "auto") == 0 || strcmp(value, "-1") == 0)
-            *(int *)at = -1;
-        else if (kv_opt_truth(value, &truth))
-            *(int *)at = truth;
-        else
-            return refuse(err, opt, label, value);
+        if (strcasecmp(value, "auto") == 0 || strcmp(value, "-1") == 0) *(int *)at = -1;
+        else if (kv_opt_truth(value, &truth)) *(int *)at = truth;
+        else return refuse(err, opt, label, value);
         return KV_OK;
-    case OPT_TEXT:
-        store_text(at, value);
-        return KV_OK;
+    case OPT_TEXT: store_text(at, value); return KV_OK;
     case OPT_WORD:
         if (strchr(value, ',') || strchr(value, '*') || !kv_opt_list_has(opt->words, value, strlen(value)))
             return refuse(err, opt, label, value);
@@ -326,16 +292,10 @@ void kv_opt_format(kv_buf *out, const kv_options *o, const kv_opt *opt) {
     size_t n;
     const char *item;
     switch (opt->kind) {
-    case OPT_BOOL:
-        kv_buf_adds(out, *(const bool *)at ? "on" : "off");
-        return;
-    case OPT_TRI:
-        kv_buf_adds(out, *(const int *)at < 0 ? "auto" : *(const int *)at ? "on" : "off");
-        return;
+    case OPT_BOOL: kv_buf_adds(out, *(const bool *)at ? "on" : "off"); return;
+    case OPT_TRI: kv_buf_adds(out, *(const int *)at < 0 ? "auto" : *(const int *)at ? "on" : "off"); return;
     case OPT_TEXT:
-    case OPT_WORD:
-        kv_buf_adds(out, *(char *const *)at ? *(char *const *)at : "");
-        return;
+    case OPT_WORD: kv_buf_adds(out, *(char *const *)at ? *(char *const *)at : ""); return;
     case OPT_LIST:
         for (int i = 0; i < ((const kv_str_list *)at)->n; i++) {
             if (i) kv_buf_adds(out, ",");
@@ -343,10 +303,8 @@ void kv_opt_format(kv_buf *out, const kv_options *o, const kv_opt *opt) {
         }
         return;
     case OPT_PRESET:
-    case OPT_LOAD:
-        return;
-    default:
-        break;
+    case OPT_LOAD: return;
+    default: break;
     }
     double v = load_number(at, opt->kind);
     for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++) {
@@ -356,10 +314,8 @@ void kv_opt_format(kv_buf *out, const kv_options *o, const kv_opt *opt) {
             return;
         }
     }
-    if (opt->kind == OPT_FLOAT || opt->kind == OPT_DOUBLE)
-        format_real(out, v, opt->kind == OPT_FLOAT);
-    else
-        kv_buf_addf(out, "%.0f", v);
+    if (opt->kind == OPT_FLOAT || opt->kind == OPT_DOUBLE) format_real(out, v, opt->kind == OPT_FLOAT);
+    else kv_buf_addf(out, "%.0f", v);
 }
 
 bool kv_opt_equal(const kv_options *a, const kv_options *b, const kv_opt *opt) {

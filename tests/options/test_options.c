@@ -617,14 +617,9 @@ static void set_random(kv_options *o, const kv_opt *opt, uint64_t *seed) {
     const char *item;
     switch (opt->kind) {
     case OPT_PRESET:
-    case OPT_LOAD:
-        return;
-    case OPT_BOOL:
-        strcpy(text, next_random(seed) % 2 ? "on" : "off");
-        break;
-    case OPT_TRI:
-        strcpy(text, next_random(seed) % 3 ? "on" : next_random(seed) % 2 ? "off" : "auto");
-        break;
+    case OPT_LOAD: return;
+    case OPT_BOOL: strcpy(text, next_random(seed) % 2 ? "on" : "off"); break;
+    case OPT_TRI: strcpy(text, next_random(seed) % 3 ? "on" : next_random(seed) % 2 ? "off" : "auto"); break;
     case OPT_WORD: {
         int count = 0;
         while (kv_opt_list_item(opt->words, count, &n)) count++;
@@ -632,9 +627,7 @@ static void set_random(kv_options *o, const kv_opt *opt, uint64_t *seed) {
         snprintf(text, sizeof text, "%.*s", (int)n, item);
         break;
     }
-    case OPT_TEXT:
-        random_text(text, sizeof text, seed);
-        break;
+    case OPT_TEXT: random_text(text, sizeof text, seed); break;
     case OPT_LIST: {
         kv_str_list *l = (kv_str_list *)((char *)o + opt->at);
         kv_list_free(l);
@@ -708,12 +701,10 @@ static void test_random_input(void **state) {
             size_t n;
             uint64_t kind = next_random(&seed) % 4;
             const char *item = kv_opt_list_item(kv_opt_table[next_random(&seed) % (uint64_t)kv_opt_count].names, 0, &n);
-            if (kind == 0)
-                snprintf(argv[i], sizeof words[0], "%.*s", (int)n, item);
+            if (kind == 0) snprintf(argv[i], sizeof words[0], "%.*s", (int)n, item);
             else if (kind == 1)
                 snprintf(argv[i], sizeof words[0], "%.*s=%llu", (int)n, item, (unsigned long long)next_random(&seed));
-            else
-                random_text(argv[i], sizeof words[0], &seed);
+            else random_text(argv[i], sizeof words[0], &seed);
             if (strncmp(argv[i], "--config", 8) == 0) argv[i][2] = 'x';
         }
         for (int i = 0; i < 2; i++) {
@@ -728,10 +719,8 @@ static void test_random_input(void **state) {
         kv_buf warnings = {0};
         kv_options_defaults(&o);
         kv_status st = kv_options_parse(&o, argc, argv, env, &warnings, &err);
-        if (st != KV_OK)
-            assert_true(err.message[0] != 0 && err.status == st);
-        else
-            kv_options_check(&o, &err);
+        if (st != KV_OK) assert_true(err.message[0] != 0 && err.status == st);
+        else kv_options_check(&o, &err);
         kv_options_free(&o);
         kv_buf_free(&warnings);
     }
