@@ -211,13 +211,18 @@ static void take_event(kv_job *j, kv_choice *c, kv_gen_event *e, kv_buf *out) {
     }
 }
 
+/* Most that is written before the client gets some of it: a fast engine could keep a stream busy without end. */
+#define PUMP_BYTES (64u << 10)
+
 bool kv_job_pump(kv_job *j, kv_buf *out) {
     bool any = false;
     int done_before = j->n_done;
+    size_t before = out ? out->len : 0;
     for (int i = 0; i < j->n_choices; i++) {
         kv_choice *c = &j->choice[i];
         kv_gen_event e;
-        while (c->gen && j->error.status == KV_OK && kv_gen_next(&e, c->gen)) {
+        while (c->gen && j->error.status == KV_OK && !(out && out->len - before > PUMP_BYTES) &&
+               kv_gen_next(&e, c->gen)) {
             any = true;
             take_event(j, c, &e, out);
             kv_gen_event_free(&e);

@@ -77,7 +77,7 @@ kv_status kv_job_serve_prompt(const kv_app *app, kv_http_request *req, kv_http_r
                               const kv_dialect *dialect, kv_error *err);
 
 /* Take what the generations have told so far. With `out` (a stream) the dialect writes it there; with NULL it is only
- * kept. False when nothing was there. */
+ * kept. False when nothing was there. It may leave some of a fast answer for the next call. */
 bool kv_job_pump(kv_job *j, kv_buf *out);
 void kv_job_cancel(kv_job *j);
 
