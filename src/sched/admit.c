@@ -30,7 +30,7 @@ static int32_t common_prefix(const kv_slot *slot, int number, kv_gen *g) {
 /* True when the sequence of a windowed memory still has the window that a token at P needs. */
 static bool has_window_at(kv_sched *s, int slot, int32_t P) {
     int32_t W = s->info->n_window, from = P - W + 1;
-    if (s->info->window_is_chunked) from = P / W * W;
+    if (s->info->window_is_chunked) from = P / W * W < P ? P / W * W : P - 1; /* the sequence's end at least */
     return kv_engine_pos_min(s->engine, slot) <= (from > 0 ? from : 0);
 }
 
@@ -118,8 +118,7 @@ static bool claim(kv_sched *s, int slot) {
 /* Cut the slot's content to what is used. Returns what is left: 0 when the memory did not obey. */
 static int32_t keep_prefix(kv_sched *s, int number, int32_t usable) {
     kv_slot *slot = &s->slots[number];
-    if (usable == 0 || !kv_engine_trim(s->engine, number, usable) ||
-        kv_engine_pos_max(s->engine, number) != usable - 1) {
+    if (usable == 0 || !kv_engine_trim(s->engine, number, usable) || !kv_engine_holds(s->engine, number, usable)) {
         kv_sched_empty_slot(s, number);
         return 0;
     }
