@@ -24,7 +24,9 @@ typedef struct kv_queue_key {
     int32_t left;         /* tokens still to compute */
 } kv_queue_key;
 
-static inline bool kv_queue_overdue(const kv_queue_key *k, int64_t max_wait_us) { return k->overtaken_us >= max_wait_us; }
+static inline bool kv_queue_overdue(const kv_queue_key *k, int64_t max_wait_us) {
+    return k->overtaken_us >= max_wait_us;
+}
 /* < 0 when a goes before b; a total order as arrivals differ. */
 int kv_queue_compare(const kv_queue_key *a, const kv_queue_key *b, int64_t max_wait_us);
 

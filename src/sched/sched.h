@@ -42,8 +42,8 @@ typedef struct kv_sched_config {
 
 void kv_sched_config_defaults(kv_sched_config *c);
 
-/* `engine` is borrowed, is cleared and outlives the scheduler. KV_INVALID for a configuration that the engine cannot carry: a
- * served context above its cells, fewer rows a batch than slots. */
+/* `engine` is borrowed, is cleared and outlives the scheduler. KV_INVALID for a configuration that the engine cannot
+ * carry: a served context above its cells, fewer rows a batch than slots. */
 kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock, const kv_sched_config *cfg,
                        kv_error *err);
 void kv_sched_free(kv_sched *s); /* every generation still there ends with KV_FINISH_ERROR / KV_BUSY */

@@ -63,9 +63,18 @@ static void table(void **state) {
         {"the same from inside a block", 8, 1000, 16, 512, 64, 512, true, 1, ms_each, 56, 64},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        kv_chunk_input in = {rows[i].pos,  rows[i].n_tokens,  rows[i].block,            rows[i].chunk,   rows[i].min_chunk,
-                             rows[i].room, rows[i].streaming, rows[i].budget_ms * 1000, rows[i].predict, NULL,
-                             rows[i].smallest_ms ? rows[i].smallest_ms * 1000 : -1};
+        kv_chunk_input in = {
+            .pos = rows[i].pos,
+            .n_tokens = rows[i].n_tokens,
+            .block = rows[i].block,
+            .chunk = rows[i].chunk,
+            .min_chunk = rows[i].min_chunk,
+            .room = rows[i].room,
+            .streaming = rows[i].streaming,
+            .budget_us = rows[i].budget_ms * 1000,
+            .predict_us = rows[i].predict,
+            .smallest_us = rows[i].smallest_ms ? rows[i].smallest_ms * 1000 : -1,
+        };
         int32_t got = kv_chunk_next(&in);
         if (got != rows[i].expect) print_message("%s: %d, not %d\n", rows[i].what, (int)got, (int)rows[i].expect);
         assert_int_equal(got, rows[i].expect);

@@ -8,7 +8,9 @@ static void wake(void *ctx) { ++*(int *)ctx; }
 
 static kv_gen *make(void) {
     static const kv_token prompt[] = {1, 2, 3};
-    kv_gen_params p = {.prompt = prompt, .n_prompt = 3, .cache_prompt = true, .id_slot = -1, .wake = wake, .wake_ctx = &woken};
+    kv_gen_params p = {.prompt = prompt, .n_prompt = 3, .cache_prompt = true, .id_slot = -1};
+    p.wake = wake;
+    p.wake_ctx = &woken;
     woken = 0;
     return kv_gen_new(&p);
 }

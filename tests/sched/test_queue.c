@@ -37,7 +37,8 @@ static void bound_holds(void **state) {
         memset(done_at, 0, sizeof done_at);
         while (n_done < JOBS) {
             while (n < JOBS && (n == n_done || dice_one_in(&d, 6))) {
-                jobs[n] = (kv_queue_key){(uint64_t)n, 0, dice_one_in(&d, 8) ? dice_from(&d, 500, 3000) : dice_from(&d, 1, 60)};
+                bool is_long = dice_one_in(&d, 8);
+                jobs[n] = (kv_queue_key){(uint64_t)n, 0, is_long ? dice_from(&d, 500, 3000) : dice_from(&d, 1, 60)};
                 came_at[n++] = now;
             }
             int best = -1;

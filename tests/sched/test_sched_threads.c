@@ -44,7 +44,8 @@ static kv_gen *make(client *c, dice *d, kv_tokens *prompt) {
     kv_sampling sampling;
     kv_sampling_defaults(&sampling);
     sampling.temperature = 0;
-    kv_gen_params p = {.n_predict = dice_from(d, 0, 20), .cache_prompt = true, .id_slot = -1, .wake = wake, .wake_ctx = c};
+    kv_gen_params p = {.cache_prompt = true, .id_slot = -1, .wake = wake, .wake_ctx = c};
+    p.n_predict = dice_from(d, 0, 20);
     if (p.n_predict && kv_sampler_new(&p.sampler, c->shared->model, &sampling, NULL, NULL) != KV_OK) return NULL;
     p.prompt = prompt->data;
     p.n_prompt = prompt->len;
