@@ -30,7 +30,7 @@
  * least, so that equals do not push each other out), and never the record's own parent.
  *
  * Thread rule: any thread but the engine's (every call may do file I/O). Locks, in this order, none held during file
- * I/O on records: `mutex` of the table, `mutex` of the index, `mutex` of the accounts. Callbacks run under none.
+ * I/O on records: `index_mutex`, `mutex` of the table, `mutex` of the accounts. Callbacks run under none.
  */
 #ifndef KV_STORE_STORE_H
 #define KV_STORE_STORE_H
@@ -38,16 +38,17 @@
 #include "os/files.h"
 #include "store/format.h"
 
-#define KV_STORE_INDEX_MIN     (16ull << 20)
+#define KV_STORE_MIN            (1ull << 20) /* the smallest budget: below, folders would take a good part of it */
+#define KV_STORE_INDEX_MIN      (16ull << 20)
 #define KV_STORE_QUARANTINE_MAX (64ull << 20) /* or an eighth of the budget, if that is less */
-#define KV_STORE_GROUP_MAX     64             /* files held open for one commit; what comes then is synced at once */
+#define KV_STORE_GROUP_MAX      64             /* files held open for one commit; what comes then is synced at once */
 
 typedef struct kv_store kv_store;
 
 typedef struct kv_store_config {
     const char *dir;          /* made when missing (its parent must be there unless kv_dir_make made it) */
     const kv_files *files;    /* borrowed; NULL = kv_files_real() */
-    uint64_t budget;          /* bytes, hard; 0 = nothing is written */
+    uint64_t budget;          /* bytes, hard, at least KV_STORE_MIN (not looked at when read_only) */
     uint64_t keep_free;       /* never less than this free on the volume */
     int64_t max_age_s;        /* unused for longer is removed; 0 = no limit */
     uint64_t write_max_day;   /* bytes a day (UTC); 0 = no limit */
@@ -70,7 +71,7 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
 /* Writes uses to the index and lets go. What was written and not committed is removed. NULL is fine. */
 void kv_store_close(kv_store *s);
 
-/* All rows of a namespace, parents before children (by q). From memory. fn must not call the store. */
+/* All rows of a namespace, parents before children (by q). From memory; fn is called under no lock. */
 kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err);
 bool kv_store_has(kv_store *s, const kv_record_head *head); /* ns, key and kind decide */
 
@@ -79,6 +80,7 @@ double kv_store_worth(uint32_t compute_ms, double hits, uint64_t bytes);
 /* Reserve room for a record (ns, key, parent, kind, q, e, n_tokens, compute_ms and n_payload are used), evicting by
  * worth if it pays. wanted: its path was hit before, so the day's cap does not stop it. KV_NO_MEMORY with the reason:
  * over the budget, over today's writes, volume nearly full. KV_INVALID: it is stored, or being stored, already.
+ * KV_NOT_FOUND: a block whose parent block is neither stored nor being stored, which would be of no use to anybody.
  * The reservation is used up by kv_store_write, whether that succeeds or not, or given back by kv_store_unreserve. */
 kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth, bool wanted, kv_error *err);
 void kv_store_unreserve(kv_store *s, const kv_record_head *head);
@@ -108,7 +110,7 @@ void kv_store_on_gone(kv_store *s, void (*gone)(void *ctx, const kv_record_head 
 
 /* about.json of a namespace: written once, when there is none (at most 64 KiB). */
 kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error *err);
-/* Each namespace with what it takes; about is "" where there is none. fn must not call the store. */
+/* Each namespace with what it takes; about is "" where there is none. */
 kv_status kv_store_namespaces(kv_store *s, void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
                               void *ctx, kv_error *err);
 
