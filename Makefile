@@ -48,7 +48,8 @@ lint: ## clang-format, clang-tidy, module dependencies, shellcheck
 format: ## lay out the C sources with clang-format
 	@scripts/lint.sh --fix
 
-install: all ## install under PREFIX (/usr/local), below DESTDIR if given
+install: ## install under PREFIX (/usr/local), below DESTDIR if given
+	@test -x build/kvasir || $(MAKE) --no-print-directory all # nothing is built as root when it is there
 	@DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(abspath $(PREFIX))'
 
 uninstall: ## remove what install put there
