@@ -35,7 +35,7 @@ struct kv_files_faulty {
     uint64_t fail_at, fail_times; /* as a count of fail_call; 0 = none */
     kv_files_call fail_call;
     int fail_code;
-    uint64_t room, flip_at, free_space;
+    uint64_t room, flip_at, free_space, crash_at;
     bool crashed;
     name_op *ops;
     size_t n_ops, cap_ops;
@@ -61,10 +61,13 @@ static bool below_root(const kv_files_faulty *f, const char *path) {
     return strncmp(path, f->root, n) == 0 && (path[n] == '/' || path[n] == '\0');
 }
 
+static void crash(kv_files_faulty *f, bool everything);
+
 /* Counts the call; 0, or the -errno it must fail with. With the mutex held. */
 static int enter(kv_files_faulty *f, kv_files_call call) {
     f->counts[call]++;
     f->counts[KV_CALL_ANY]++;
+    if (f->crash_at && f->counts[KV_CALL_ANY] == f->crash_at && !f->crashed) crash(f, draw(f, 2));
     if (f->crashed) return -EIO;
     if (f->fail_at == 0 || (f->fail_call != KV_CALL_ANY && f->fail_call != call)) return 0;
     uint64_t n = f->counts[f->fail_call];
@@ -473,8 +476,8 @@ static bool crash_entry(void *ctx, const char *name) {
     return true;
 }
 
-void kv_files_faulty_crash(kv_files_faulty *f, bool everything) {
-    pthread_mutex_lock(&f->mutex);
+/* With the mutex held. */
+static void crash(kv_files_faulty *f, bool everything) {
     f->crashed = true;
     for (size_t i = f->n_ops; i-- > 0;)
         if (everything || draw(f, 2)) undo(&f->ops[i]);
@@ -482,13 +485,31 @@ void kv_files_faulty_crash(kv_files_faulty *f, bool everything) {
     walk w = {f, f->root};
     (void)f->inner->list(f->inner, f->root, crash_entry, &w);
     f->n_dirty = 0;
+}
+
+void kv_files_faulty_crash(kv_files_faulty *f, bool everything) {
+    pthread_mutex_lock(&f->mutex);
+    crash(f, everything);
     pthread_mutex_unlock(&f->mutex);
+}
+
+void kv_files_faulty_crash_at(kv_files_faulty *f, uint64_t nth) {
+    pthread_mutex_lock(&f->mutex);
+    f->crash_at = nth ? f->counts[KV_CALL_ANY] + nth : 0;
+    pthread_mutex_unlock(&f->mutex);
+}
+
+bool kv_files_faulty_crashed(kv_files_faulty *f) {
+    pthread_mutex_lock(&f->mutex);
+    bool crashed = f->crashed;
+    pthread_mutex_unlock(&f->mutex);
+    return crashed;
 }
 
 void kv_files_faulty_revive(kv_files_faulty *f) {
     pthread_mutex_lock(&f->mutex);
     f->crashed = false;
-    f->fail_at = f->flip_at = 0;
+    f->fail_at = f->flip_at = f->crash_at = 0;
     f->room = f->free_space = UINT64_MAX;
     pthread_mutex_unlock(&f->mutex);
 }

@@ -57,6 +57,9 @@ void kv_files_faulty_free_space(kv_files_faulty *f, uint64_t bytes);
 
 /* everything: lose all that was not synced, instead of drawing for each. */
 void kv_files_faulty_crash(kv_files_faulty *f, bool everything);
+/* The nth call from now on (of any kind) meets the crash in its middle. 0: none. */
+void kv_files_faulty_crash_at(kv_files_faulty *f, uint64_t nth);
+bool kv_files_faulty_crashed(kv_files_faulty *f);
 void kv_files_faulty_revive(kv_files_faulty *f);
 
 uint64_t kv_files_faulty_count(kv_files_faulty *f, kv_files_call call); /* calls so far; ANY: all */

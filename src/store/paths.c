@@ -122,8 +122,10 @@ done:
 
 void kv_store_note_dir(kv_store *s, uint32_t *known, const char *path) {
     kv_file_info info;
-    if (s->f->stat(s->f, path, &info) != 0) return;
+    int code = s->f->stat(s->f, path, &info);
+    if (code == -ENOENT) return;
     pthread_mutex_lock(&s->mutex);
+    if (code != 0) info.disk = *known + 4096; /* it may have grown by a block; the next look will tell */
     int64_t grown = (int64_t)info.disk - (int64_t)*known;
     *known = (uint32_t)info.disk;
     pthread_mutex_unlock(&s->mutex);

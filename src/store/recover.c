@@ -232,6 +232,8 @@ static bool ns_entry(void *ctx, const char *name) {
         kv_ns_dirs *d = kv_store_dirs(w->s, w->ns_number);
         d->own = (uint32_t)info.disk;
         d->made = true;
+        /* A process that was killed may have made folders and not synced them. */
+        if (!w->s->cfg.read_only && w->s->f->sync_dir(w->s->f, w->path.s) != 0) w->status = -EIO;
         int status = w->s->f->list(w->s->f, w->path.s, sub_entry, w);
         if (status != 0) w->status = status;
     }
@@ -266,6 +268,7 @@ static void walk_all(walk *w) {
     int status = s->f->list(s->f, w->path.s, root_entry, w);
     if (status != 0) w->status = status;
     kv_store_path(&w->path, s, "/ns");
+    if (!s->cfg.read_only) (void)s->f->sync_dir(s->f, w->path.s);
     status = s->f->list(s->f, w->path.s, ns_entry, w);
     if (status != 0 && status != -ENOENT) w->status = status;
 }

@@ -187,6 +187,19 @@ static kv_status make_folders(kv_store *s, kv_error *err) {
     return KV_OK;
 }
 
+/* The folders' own names must outlive a power cut before anything published below them can. */
+static kv_status sync_folders(kv_store *s, kv_error *err) {
+    kv_path dir, parent;
+    kv_store_path(&dir, s, "%s", "");
+    parent = dir;
+    char *slash = strrchr(parent.s, '/');
+    if (slash) slash[slash == parent.s] = '\0';
+    else strcpy(parent.s, ".");
+    (void)s->f->sync_dir(s->f, parent.s); /* may be another user's */
+    int code = s->f->sync_dir(s->f, dir.s);
+    return code == 0 ? KV_OK : kv_store_faulted(s, KV_STORE_FAULT_SYNC, code, dir.s, err);
+}
+
 /* So that backup programs leave the directory out; bford.info/cachedir describes the file. */
 static void write_tag(kv_store *s) {
     static const char text[] = "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -217,6 +230,7 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
     kv_path path;
     int lock = -1;
     kv_status status = make_folders(s, err);
+    if (status == KV_OK && !cfg->read_only) status = sync_folders(s, err);
     if (status != KV_OK) goto done;
     if (!cfg->read_only) {
         kv_store_path(&path, s, "/lock"); /* one process at a time opens, and none evicts meanwhile */

@@ -281,10 +281,10 @@ static void no_thrash(void **state) {
     assert_true(stored > 10 && stored < 40);
     for (int i = 0; i < stored; i++) assert_true(kv_store_has(r.store, &block[i].head));
     /* Window parts and checkpoints may go before the block that they hang on, never the other way round. */
-    rec window = make_rec(KV_RECORD_WINDOW, &block[stored - 2], (uint32_t)stored - 1, 4096, 100000);
+    rec window = make_rec(KV_RECORD_WINDOW, &block[stored - 2], (uint32_t)stored - 1, 40960, 100000);
     assert_true(kv_hash_equal(window.head.key, block[stored - 1].head.key));
     assert_int_equal(store_rec(&r, &window, 1e-9), KV_NO_MEMORY);
-    rec other = make_rec(KV_RECORD_CHECKPOINT, &block[stored - 2], (uint32_t)stored - 1, 4096, 1);
+    rec other = make_rec(KV_RECORD_CHECKPOINT, &block[stored - 2], (uint32_t)stored - 1, 40960, 1);
     assert_int_equal(store_rec(&r, &other, 1e9), KV_NO_MEMORY); /* only its own block could go, and that is protected */
     rig_free(&r);
     for (int i = 0; i < 40; i++) free(block[i].payload);
