@@ -154,13 +154,9 @@ static void classify(const char *path, kv_disk_info *out) {
     if (statfs(path, &fs) != 0) return;
     switch ((unsigned long)fs.f_type & 0xffffffffUL) {
     case 0x01021994: /* tmpfs */
-    case 0x858458f6: /* ramfs */
-        out->memory = true;
-        break;
+    case 0x858458f6: /* ramfs */ out->memory = true; break;
     case 0x794c7630: /* overlayfs */
-    case 0x61756673: /* aufs */
-        out->overlay = true;
-        break;
+    case 0x61756673: /* aufs */ out->overlay = true; break;
     case 0x6969:     /* nfs */
     case 0x517b:     /* smb */
     case 0xff534d42: /* cifs */
@@ -170,9 +166,7 @@ static void classify(const char *path, kv_disk_info *out) {
     case 0x5346414f: /* afs */
     case 0x47504653: /* gpfs */
     case 0x0bd00bd0: /* lustre */
-    case 0x73757245: /* coda */
-        out->network = true;
-        break;
+    case 0x73757245: /* coda */ out->network = true; break;
     default: break; /* a local disk, or FUSE, behind which anything may be */
     }
 }

@@ -10,21 +10,21 @@
 #ifndef KV_OS_FILES_H
 #define KV_OS_FILES_H
 
+#include "base/buf.h"
+#include "base/error.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "base/buf.h"
-#include "base/error.h"
 
 typedef struct kv_file_info {
-    uint64_t size;      /* bytes */
-    uint64_t disk;      /* bytes it takes on disk (st_blocks × 512) */
-    int64_t mtime;      /* Unix seconds */
+    uint64_t size;                    /* bytes */
+    uint64_t disk;                    /* bytes it takes on disk (st_blocks × 512) */
+    int64_t mtime;                    /* Unix seconds */
     bool is_dir, is_regular, is_mine; /* is_mine: owned by this process's user */
 } kv_file_info;
 
 typedef struct kv_disk_info {
-    uint64_t total, free; /* bytes; free: for this user */
+    uint64_t total, free;                     /* bytes; free: for this user */
     bool read_only, network, memory, overlay; /* memory: tmpfs and the like; overlay: a container's own layer */
 } kv_disk_info;
 
@@ -35,7 +35,7 @@ typedef enum kv_open_mode { KV_OPEN_READ, KV_OPEN_READ_DIRECT, KV_OPEN_CREATE } 
 
 typedef struct kv_files kv_files;
 struct kv_files {
-    int (*open)(const kv_files *, const char *path, kv_open_mode mode); /* file descriptor or -errno */
+    int (*open)(const kv_files *, const char *path, kv_open_mode mode);                 /* file descriptor or -errno */
     int64_t (*read_at)(const kv_files *, int fd, void *dst, size_t n, uint64_t offset); /* n, less only at the end */
     int64_t (*write_at)(const kv_files *, int fd, const void *src, size_t n, uint64_t offset); /* n, or -errno */
     int (*cached)(const kv_files *, int fd, uint64_t offset); /* 1: the byte there is in the page cache or nobody can

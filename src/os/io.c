@@ -24,7 +24,7 @@ struct kv_io {
     pthread_cond_t room;   /* a full lane got shorter */
     lane lanes[2];
     bool is_inline, ending;
-    uint64_t random;  /* inline: 0 = in order */
+    uint64_t random; /* inline: 0 = in order */
     int n_threads, n_running;
     pthread_t *threads;
 };
@@ -125,7 +125,8 @@ kv_io *kv_io_new_inline(uint64_t seed) {
 void kv_io_free(kv_io *io) {
     if (!io) return;
     if (io->is_inline)
-        while (kv_io_run_one(io)) {}
+        while (kv_io_run_one(io)) {
+        }
     pthread_mutex_lock(&io->mutex);
     io->ending = true;
     pthread_cond_broadcast(&io->work);

@@ -6,7 +6,15 @@
 
 #include "base/buf.h"
 
-enum { SIZE = KV_ACCOUNTS_SIZE, AT_STORED = 8, AT_DAY = 16, AT_WRITTEN = 24, AT_SLOTS = 32, SLOT = 32, AT_CHECKSUM = 4088 };
+enum {
+    SIZE = KV_ACCOUNTS_SIZE,
+    AT_STORED = 8,
+    AT_DAY = 16,
+    AT_WRITTEN = 24,
+    AT_SLOTS = 32,
+    SLOT = 32,
+    AT_CHECKSUM = 4088
+};
 static const char magic[8] = {'K', 'V', 'A', 'C', 'C', 'T', '\0', '\1'};
 _Static_assert(AT_SLOTS + KV_ACCOUNTS_SLOTS * SLOT <= AT_CHECKSUM, "the slots fit");
 
@@ -33,7 +41,8 @@ static uint64_t slot_reserved(page *p, int i) {
     return *word(p, AT_SLOTS + (size_t)i * SLOT + 16);
 }
 
-void kv_accounts_init(kv_accounts *a, const kv_files *files, const char *dir, uint64_t budget, kv_hash id, bool shared) {
+void kv_accounts_init(kv_accounts *a, const kv_files *files, const char *dir, uint64_t budget, kv_hash id,
+                      bool shared) {
     memset(a, 0, sizeof *a);
     pthread_mutex_init(&a->mutex, NULL);
     kv_buf path = {0};
@@ -83,8 +92,8 @@ static int begin(kv_accounts *a, page *p, bool *valid) {
         if (fd >= 0) a->files->close(a->files, fd);
         return -1;
     }
-    *valid = n == SIZE && memcmp(p, magic, sizeof magic) == 0 &&
-             *word(p, AT_CHECKSUM) == kv_hash_bytes64(p, AT_CHECKSUM);
+    *valid =
+        n == SIZE && memcmp(p, magic, sizeof magic) == 0 && *word(p, AT_CHECKSUM) == kv_hash_bytes64(p, AT_CHECKSUM);
     return fd;
 }
 

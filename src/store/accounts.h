@@ -19,9 +19,9 @@
 #ifndef KV_STORE_ACCOUNTS_H
 #define KV_STORE_ACCOUNTS_H
 
-#include <pthread.h>
 #include "base/hash.h"
 #include "os/files.h"
+#include <pthread.h>
 
 #define KV_ACCOUNTS_SLOTS 64
 #define KV_ACCOUNTS_SIZE  4096

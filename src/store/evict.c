@@ -90,7 +90,8 @@ static void carry_out(victims *v, kv_store *s, bool tell) {
         v->bytes -= v->rows[i].row.disk;
         v->rows[i].row.flags |= KV_ROW_STUCK;
         pthread_mutex_lock(&s->mutex);
-        if (kv_table_find(&s->table, head.ns, head.key, head.kind) == KV_NO_ROW) kv_table_add(&s->table, &v->rows[i].row);
+        if (kv_table_find(&s->table, head.ns, head.key, head.kind) == KV_NO_ROW)
+            kv_table_add(&s->table, &v->rows[i].row);
         pthread_mutex_unlock(&s->mutex);
     }
     v->n = kept;

@@ -45,7 +45,8 @@ static kv_status failed(kv_index *x, int code, const char *doing, kv_error *err)
     case SQLITE_MISMATCH: status = KV_CORRUPT; break;
     default: break;
     }
-    return kv_fail(err, status, "cannot %s the cache's index: %s", doing, x->db ? sqlite3_errmsg(x->db) : sqlite3_errstr(code));
+    return kv_fail(err, status, "cannot %s the cache's index: %s", doing,
+                   x->db ? sqlite3_errmsg(x->db) : sqlite3_errstr(code));
 }
 
 static int on_wal(void *ctx, sqlite3 *db, const char *name, int pages) {
@@ -169,7 +170,8 @@ static bool read_row(kv_table_row *r, kv_hash *ns, sqlite3_stmt *q) {
     if (!column_hash(ns, q, 2) || !column_hash(&r->parent, q, 3) || !column_hash(&r->shape_class, q, 4)) return false;
     if (!column_uint(&canonical, q, 5, 1) || !column_uint(&from, q, 6, INT32_MAX) || !column_uint(&to, q, 7, INT32_MAX))
         return false;
-    if (!column_uint(&ms, q, 8, UINT32_MAX) || !column_uint(&r->n_payload, q, 9, UINT64_MAX / 2) || r->n_payload == 0) return false;
+    if (!column_uint(&ms, q, 8, UINT32_MAX) || !column_uint(&r->n_payload, q, 9, UINT64_MAX / 2) || r->n_payload == 0)
+        return false;
     if (!column_uint(&created, q, 10, UINT32_MAX) || !column_uint(&r->disk, q, 11, UINT64_MAX / 2)) return false;
     if (!column_uint(&used, q, 12, UINT32_MAX)) return false;
     double hits = sqlite3_column_double(q, 13);

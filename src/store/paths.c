@@ -58,8 +58,8 @@ kv_status kv_store_faulted(kv_store *s, kv_store_fault kind, int64_t code, const
     atomic_fetch_add(&s->n_faults[kind], 1);
     if (!atomic_exchange(&s->faulty[kind], true))
         KV_WARN("the disk cache %s: %s: %s (said once until it works again)", fault_texts[kind], path, why);
-    return kv_fail(err, kind == KV_STORE_FAULT_FULL ? KV_NO_MEMORY : KV_IO, "the disk cache %s: %s: %s", fault_texts[kind],
-                   path, why);
+    return kv_fail(err, kind == KV_STORE_FAULT_FULL ? KV_NO_MEMORY : KV_IO, "the disk cache %s: %s: %s",
+                   fault_texts[kind], path, why);
 }
 
 void kv_store_went_well(kv_store *s, kv_store_fault kind) {
@@ -86,13 +86,15 @@ bool kv_store_read_small(kv_buf *out, kv_store *s, const char *path, size_t max)
     return n == (int64_t)info.size;
 }
 
-kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, const void *data, size_t n, kv_error *err) {
+kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, const void *data, size_t n,
+                               kv_error *err) {
     kv_path tmp;
     kv_file_info info;
     kv_status status = KV_OK;
     uint64_t room = n + KV_STORE_SLACK;
     int64_t stored = 0;
-    if (kv_accounts_take(&s->acc, room) != 0) return kv_fail(err, KV_NO_MEMORY, "the disk cache is full: no room for %s", path);
+    if (kv_accounts_take(&s->acc, room) != 0)
+        return kv_fail(err, KV_NO_MEMORY, "the disk cache is full: no room for %s", path);
     kv_store_tmp_path(&tmp, s, atomic_fetch_add(&s->next_tmp, 1));
     int fd = s->f->open(s->f, tmp.s, KV_OPEN_CREATE);
     if (fd < 0) {

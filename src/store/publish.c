@@ -30,20 +30,26 @@ kv_ns_dirs *kv_store_dirs(kv_store *s, uint16_t ns) {
 
 static kv_status add_pending(kv_store *s, const kv_record_head *h, kv_error *err) {
     kv_table_row row = {
-        .key = h->key, .parent = h->parent, .shape_class = h->shape_class, .n_payload = h->n_payload,
-        .q = h->q, .e = h->e, .compute_ms = h->compute_ms, .kind = (uint8_t)h->kind,
+        .key = h->key,
+        .parent = h->parent,
+        .shape_class = h->shape_class,
+        .n_payload = h->n_payload,
+        .q = h->q,
+        .e = h->e,
+        .compute_ms = h->compute_ms,
+        .kind = (uint8_t)h->kind,
         .flags = (uint8_t)(KV_ROW_PENDING | (h->canonical ? KV_ROW_CANONICAL : 0)),
     };
     kv_status status = KV_OK;
     pthread_mutex_lock(&s->mutex);
     if (kv_table_find(&s->table, h->ns, h->key, h->kind) != KV_NO_ROW)
         status = kv_fail(err, KV_INVALID, "the record is stored, or being stored, already");
-    else if (h->kind == KV_RECORD_BLOCK && h->q > 0 && kv_table_find(&s->table, h->ns, h->parent, KV_RECORD_BLOCK) == KV_NO_ROW)
+    else if (h->kind == KV_RECORD_BLOCK && h->q > 0 &&
+             kv_table_find(&s->table, h->ns, h->parent, KV_RECORD_BLOCK) == KV_NO_ROW)
         status = kv_fail(err, KV_NOT_FOUND, "the block before it is not in the disk cache, so nobody could use it");
     else if (!kv_table_ns(&row.ns, &s->table, h->ns))
         status = kv_fail(err, KV_NO_MEMORY, "the disk cache has too many namespaces");
-    else
-        kv_table_add(&s->table, &row);
+    else kv_table_add(&s->table, &row);
     pthread_mutex_unlock(&s->mutex);
     return status;
 }
@@ -87,7 +93,9 @@ static kv_status make_room(kv_store *s, uint64_t need, double worth, kv_error *e
     if (missing) missing = try_room(s, need, &volume);
     if (lock >= 0) s->f->close(s->f, lock);
     if (!missing) return KV_OK;
-    if (volume) return kv_fail(err, KV_NO_MEMORY, "the disk cache's volume is nearly full (--cache-disk keeps some of it free)");
+    if (volume)
+        return kv_fail(err, KV_NO_MEMORY,
+                       "the disk cache's volume is nearly full (--cache-disk keeps some of it free)");
     return kv_fail(err, KV_NO_MEMORY, "the disk cache is full, and nothing in it is worth less than this");
 }
 
@@ -139,7 +147,8 @@ static int64_t sync_now(kv_store *s, int *fd) {
     return code;
 }
 
-kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token *tokens, const void *payload, kv_error *err) {
+kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token *tokens, const void *payload,
+                         kv_error *err) {
     kv_path tmp;
     kv_status status = KV_OK;
     kv_written w = {.head = *head, .reserved = room_for(head), .n = atomic_fetch_add(&s->next_tmp, 1)};
@@ -319,7 +328,8 @@ static bool settle_one(kv_store *s, group *g, size_t i, kv_index_row *out) {
     }
     /* A file that cannot be removed stays counted: in tmp/ as reserved, else as stored. */
     if (!left || g->renamed[i])
-        kv_accounts_settle(&s->acc, g->w[i].reserved, ok || left ? (int64_t)g->disk[i] : 0, ok ? kv_format_file_bytes(h->n_tokens, h->n_payload) : 0);
+        kv_accounts_settle(&s->acc, g->w[i].reserved, ok || left ? (int64_t)g->disk[i] : 0,
+                           ok ? kv_format_file_bytes(h->n_tokens, h->n_payload) : 0);
     pthread_mutex_lock(&s->mutex);
     uint32_t k = kv_table_find(&s->table, h->ns, h->key, h->kind);
     if (k != KV_NO_ROW && !ok) kv_table_take_out(NULL, &s->table, k);

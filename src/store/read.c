@@ -131,8 +131,9 @@ static kv_status read_front(reading *r, kv_error *err) {
     kv_status status = kv_format_read(&r->head, &r->tokens, r->front, (size_t)got, r->size, err);
     if (status != KV_OK) return status;
     const kv_record_head *h = &r->head;
-    if (!r->tokens || h->kind != w->kind || !kv_hash_equal(h->ns, w->ns) || !kv_hash_equal(h->key, w->key) || h->e != w->e ||
-        h->n_tokens != w->n_tokens || h->n_payload != w->n_payload || (h->kind != KV_RECORD_WHOLE && h->q != w->q))
+    if (!r->tokens || h->kind != w->kind || !kv_hash_equal(h->ns, w->ns) || !kv_hash_equal(h->key, w->key) ||
+        h->e != w->e || h->n_tokens != w->n_tokens || h->n_payload != w->n_payload ||
+        (h->kind != KV_RECORD_WHOLE && h->q != w->q))
         return damaged(r, err, "the file holds another record than its name says");
     return KV_OK;
 }
@@ -212,8 +213,8 @@ static void list_records(to_verify *v, kv_store *s) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx,
-                          uint64_t *n_bad, kv_error *err) {
+kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx, uint64_t done, uint64_t total),
+                          void *ctx, uint64_t *n_bad, kv_error *err) {
     to_verify v = {0};
     uint64_t done = 0;
     kv_status result = KV_OK;
@@ -224,8 +225,9 @@ kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx,
         uint64_t n = (h->n_payload + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN;
         kv_error why = {0};
         void *payload = aligned_alloc(KV_FORMAT_ALIGN, (size_t)n);
-        kv_status status = payload ? check_record(s, NULL, payload, h, &why)
-                                   : kv_fail(&why, KV_NO_MEMORY, "no memory to read a record of %llu bytes", (unsigned long long)n);
+        kv_status status =
+            payload ? check_record(s, NULL, payload, h, &why)
+                    : kv_fail(&why, KV_NO_MEMORY, "no memory to read a record of %llu bytes", (unsigned long long)n);
         free(payload);
         if (status == KV_CORRUPT) ++*n_bad;
         else if (status != KV_OK && status != KV_NOT_FOUND && status != KV_UNSUPPORTED) {

@@ -82,7 +82,7 @@ typedef struct walk {
     uint32_t n_known;
     kv_record_head *damaged, *pinned;
     size_t n_damaged, n_pinned;
-    int status; /* -errno of a folder that could not be listed: nothing is concluded from what was not seen */
+    int status;   /* -errno of a folder that could not be listed: nothing is concluded from what was not seen */
     kv_path path; /* of the folder being listed */
     kv_hash ns;
     uint16_t ns_number;
@@ -113,11 +113,22 @@ static bool count_entry(void *ctx, const char *name) {
 static void add_row(walk *w, const kv_record_head *h, const kv_file_info *info) {
     int64_t now = kv_store_now(w->s);
     kv_table_row row = {
-        .key = h->key, .parent = h->parent, .shape_class = h->shape_class, .n_payload = h->n_payload,
-        .disk = info->disk, .q = h->q, .e = h->e, .compute_ms = h->compute_ms,
-        .last_used = (uint32_t)(info->mtime < 0 ? 0 : info->mtime < now ? info->mtime : now),
-        .created = (uint32_t)(h->created < 0 ? 0 : h->created < now ? h->created : now),
-        .ns = w->ns_number, .kind = (uint8_t)h->kind,
+        .key = h->key,
+        .parent = h->parent,
+        .shape_class = h->shape_class,
+        .n_payload = h->n_payload,
+        .disk = info->disk,
+        .q = h->q,
+        .e = h->e,
+        .compute_ms = h->compute_ms,
+        .last_used = (uint32_t)(info->mtime < 0     ? 0
+                                : info->mtime < now ? info->mtime
+                                                    : now),
+        .created = (uint32_t)(h->created < 0     ? 0
+                              : h->created < now ? h->created
+                                                 : now),
+        .ns = w->ns_number,
+        .kind = (uint8_t)h->kind,
         .flags = (uint8_t)(KV_ROW_USED | (h->canonical ? KV_ROW_CANONICAL : 0)),
     };
     kv_table_add(&w->s->table, &row);
@@ -127,7 +138,8 @@ static void add_row(walk *w, const kv_record_head *h, const kv_file_info *info) 
 /* KV_OK, KV_CORRUPT, KV_UNSUPPORTED, or KV_IO: not now. */
 static kv_status read_head(kv_record_head *h, kv_store *s, const char *path, uint64_t size) {
     int fd = s->f->open(s->f, path, KV_OPEN_READ);
-    if (fd < 0) return fd == -EACCES || fd == -EPERM ? KV_CORRUPT : kv_store_faulted(s, KV_STORE_FAULT_OPEN, fd, path, NULL);
+    if (fd < 0)
+        return fd == -EACCES || fd == -EPERM ? KV_CORRUPT : kv_store_faulted(s, KV_STORE_FAULT_OPEN, fd, path, NULL);
     size_t n = KV_FORMAT_ALIGN; /* of most records header and tokens are in the first page */
     void *front = kv_alloc(n);
     const kv_token *tokens = NULL;

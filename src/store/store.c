@@ -182,7 +182,8 @@ static kv_status make_folders(kv_store *s, kv_error *err) {
         }
         if (code != 0) return kv_store_faulted(s, KV_STORE_FAULT_OPEN, code, path.s, err);
         if (!info.is_dir) return kv_fail(err, KV_INVALID, "%s is not a directory", path.s);
-        if (!info.is_mine) return kv_fail(err, KV_FORBIDDEN, "%s belongs to another user; choose another --cache-dir", path.s);
+        if (!info.is_mine)
+            return kv_fail(err, KV_FORBIDDEN, "%s belongs to another user; choose another --cache-dir", path.s);
     }
     return KV_OK;
 }
@@ -225,7 +226,8 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
     if (strlen(cfg->dir) == 0 || strlen(cfg->dir) > KV_STORE_DIR_MAX)
         return kv_fail(err, KV_INVALID, "the cache directory's name must have 1 to %d bytes", KV_STORE_DIR_MAX);
     if (!cfg->read_only && cfg->budget < KV_STORE_MIN)
-        return kv_fail(err, KV_INVALID, "a disk cache needs at least %llu MiB", (unsigned long long)(KV_STORE_MIN >> 20));
+        return kv_fail(err, KV_INVALID, "a disk cache needs at least %llu MiB",
+                       (unsigned long long)(KV_STORE_MIN >> 20));
     kv_store *s = new_store(cfg);
     kv_path path;
     int lock = -1;
@@ -297,7 +299,8 @@ static int by_start(const void *a, const void *b) {
     return (x->kind > y->kind) - (x->kind < y->kind);
 }
 
-kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err) {
+kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx,
+                        kv_error *err) {
     (void)err;
     size_t n = 0;
     pthread_mutex_lock(&s->mutex);
@@ -352,7 +355,8 @@ kv_status kv_store_pin(kv_store *s, const kv_record_head *head, bool pinned, kv_
     kv_store_path(&dir, s, "/ns/%s/%02x", hex, (int)(head->key.hi >> 56));
     int code;
     if (pinned) {
-        if (kv_accounts_take(&s->acc, KV_STORE_SLACK) != 0) return kv_fail(err, KV_NO_MEMORY, "the disk cache has no room for a pin");
+        if (kv_accounts_take(&s->acc, KV_STORE_SLACK) != 0)
+            return kv_fail(err, KV_NO_MEMORY, "the disk cache has no room for a pin");
         int fd = s->f->open(s->f, pin.s, KV_OPEN_CREATE);
         if (fd >= 0) s->f->close(s->f, fd);
         code = fd >= 0 || fd == -EEXIST ? 0 : fd;
@@ -391,7 +395,8 @@ kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error
     kv_file_info info;
     char hex[33];
     size_t n = strlen(json);
-    if (n > KV_STORE_ABOUT_MAX) return kv_fail(err, KV_TOO_LARGE, "a namespace's description has %zu bytes, at most %u", n, KV_STORE_ABOUT_MAX);
+    if (n > KV_STORE_ABOUT_MAX)
+        return kv_fail(err, KV_TOO_LARGE, "a namespace's description has %zu bytes, at most %u", n, KV_STORE_ABOUT_MAX);
     kv_hash_hex(hex, ns);
     kv_store_path(&all, s, "/ns");
     kv_store_path(&dir, s, "/ns/%s", hex);
@@ -419,7 +424,8 @@ typedef struct ns_sum {
     uint64_t bytes, records;
 } ns_sum;
 
-kv_status kv_store_namespaces(kv_store *s, void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
+kv_status kv_store_namespaces(kv_store *s,
+                              void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
                               void *ctx, kv_error *err) {
     (void)err;
     pthread_mutex_lock(&s->mutex);

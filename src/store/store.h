@@ -41,18 +41,18 @@
 #define KV_STORE_MIN            (1ull << 20) /* the smallest budget: below, folders would take a good part of it */
 #define KV_STORE_INDEX_MIN      (16ull << 20)
 #define KV_STORE_QUARANTINE_MAX (64ull << 20) /* or an eighth of the budget, if that is less */
-#define KV_STORE_GROUP_MAX      64             /* files held open for one commit; what comes then is synced at once */
+#define KV_STORE_GROUP_MAX      64            /* files held open for one commit; what comes then is synced at once */
 
 typedef struct kv_store kv_store;
 
 typedef struct kv_store_config {
-    const char *dir;          /* made when missing (its parent must be there unless kv_dir_make made it) */
-    const kv_files *files;    /* borrowed; NULL = kv_files_real() */
-    uint64_t budget;          /* bytes, hard, at least KV_STORE_MIN (not looked at when read_only) */
-    uint64_t keep_free;       /* never less than this free on the volume */
-    int64_t max_age_s;        /* unused for longer is removed; 0 = no limit */
-    uint64_t write_max_day;   /* bytes a day (UTC); 0 = no limit */
-    bool read_only;           /* no call changes anything below dir */
+    const char *dir;           /* made when missing (its parent must be there unless kv_dir_make made it) */
+    const kv_files *files;     /* borrowed; NULL = kv_files_real() */
+    uint64_t budget;           /* bytes, hard, at least KV_STORE_MIN (not looked at when read_only) */
+    uint64_t keep_free;        /* never less than this free on the volume */
+    int64_t max_age_s;         /* unused for longer is removed; 0 = no limit */
+    uint64_t write_max_day;    /* bytes a day (UTC); 0 = no limit */
+    bool read_only;            /* no call changes anything below dir */
     int64_t (*now)(void *ctx); /* Unix seconds; NULL = the wall clock */
     void *now_ctx;
 } kv_store_config;
@@ -72,7 +72,8 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
 void kv_store_close(kv_store *s);
 
 /* All rows of a namespace, parents before children (by q). From memory; fn is called under no lock. */
-kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err);
+kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx,
+                        kv_error *err);
 bool kv_store_has(kv_store *s, const kv_record_head *head); /* ns, key and kind decide */
 
 /* What a record is worth now, in milliseconds a byte; hits without its making. */
@@ -86,10 +87,12 @@ kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth
 void kv_store_unreserve(kv_store *s, const kv_record_head *head);
 /* Write one record to tmp/ (header, tokens, payload). Not visible before kv_store_commit. A payload_hash of zeros is
  * computed here. */
-kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token *tokens, const void *payload, kv_error *err);
+kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token *tokens, const void *payload,
+                         kv_error *err);
 /* fsync all written since the last commit, rename them, fsync their directories, enter them in the index. Each is
  * reported: KV_OK, or why it is not stored. KV_OK when all are. */
-kv_status kv_store_commit(kv_store *s, void (*done)(void *ctx, const kv_record_head *head, kv_status status), void *ctx, kv_error *err);
+kv_status kv_store_commit(kv_store *s, void (*done)(void *ctx, const kv_record_head *head, kv_status status), void *ctx,
+                          kv_error *err);
 
 /* Read a record: its tokens (n_tokens; may be NULL), and the payload into dst (n_payload bytes from the head, best
  * aligned to 4096), or without payload when dst is NULL. All checks made: also that it is the record asked for.
@@ -111,15 +114,16 @@ void kv_store_on_gone(kv_store *s, void (*gone)(void *ctx, const kv_record_head 
 /* about.json of a namespace: written once, when there is none (at most 64 KiB). */
 kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error *err);
 /* Each namespace with what it takes; about is "" where there is none. */
-kv_status kv_store_namespaces(kv_store *s, void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
+kv_status kv_store_namespaces(kv_store *s,
+                              void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
                               void *ctx, kv_error *err);
 
 /* Housekeeping: remove what is too old, leftovers in tmp/, what is over the budget or the volume's free space; write
  * uses to the index. With dry_run only count. bytes, records: what went (or would). */
 kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *records, kv_error *err);
 /* Reads and checks every record; damaged ones are quarantined unless dry_run. Progress in bytes. */
-kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx,
-                          uint64_t *n_bad, kv_error *err);
+kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx, uint64_t done, uint64_t total),
+                          void *ctx, uint64_t *n_bad, kv_error *err);
 
 #define KV_STORE_FAULT_TABLE(X)                                                                                        \
     X(OPEN, "cannot open files")                                                                                       \

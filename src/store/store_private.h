@@ -8,17 +8,17 @@
 #ifndef KV_STORE_STORE_PRIVATE_H
 #define KV_STORE_STORE_PRIVATE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include "store/accounts.h"
 #include "store/index.h"
 #include "store/store.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 /* Besides its own blocks a new record may cost: two new directories and growth of their parents and of tmp/ (4 KiB
  * each on ext4, three for one that turns into a tree), and extent blocks of its file. Reserved with each record, given
  * back when the true numbers are known. */
-#define KV_STORE_SLACK (24u << 10)
-#define KV_STORE_DIR_MAX 800
+#define KV_STORE_SLACK     (24u << 10)
+#define KV_STORE_DIR_MAX   800
 #define KV_STORE_ABOUT_MAX (64u << 10)
 
 typedef struct kv_path {
@@ -33,9 +33,9 @@ typedef struct kv_ns_dirs {
 
 typedef struct kv_written { /* in tmp/, waiting for commit */
     kv_record_head head;
-    uint64_t n;         /* its number in tmp/ */
+    uint64_t n; /* its number in tmp/ */
     uint64_t reserved;
-    int fd;             /* -1: synced already */
+    int fd; /* -1: synced already */
 } kv_written;
 
 struct kv_store {
@@ -50,10 +50,10 @@ struct kv_store {
     kv_table table;
     kv_written *written;
     size_t n_written, cap_written;
-    int n_held;            /* of those, descriptors held open */
-    kv_ns_dirs **dirs;     /* by number of the namespace */
+    int n_held;        /* of those, descriptors held open */
+    kv_ns_dirs **dirs; /* by number of the namespace */
     uint16_t n_dirs;
-    uint32_t n_used;       /* about how many rows the index does not have as they are */
+    uint32_t n_used; /* about how many rows the index does not have as they are */
     uint32_t root_size, ns_size, tmp_size, quarantine_size; /* directories, as last seen */
 
     pthread_mutex_t index_mutex; /* first; guards `index` being opened and closed, held while it is changed */
@@ -79,7 +79,8 @@ void kv_store_went_well(kv_store *s, kv_store_fault kind); /* logs one line when
 int64_t kv_store_now(const kv_store *s);
 /* Reads a small file whole; false when it is not there, not ours, or longer than max. */
 bool kv_store_read_small(kv_buf *out, kv_store *s, const char *path, size_t max);
-kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, const void *data, size_t n, kv_error *err);
+kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, const void *data, size_t n,
+                               kv_error *err);
 /* Measures a directory; its growth since *known goes into the accounts. */
 void kv_store_note_dir(kv_store *s, uint32_t *known, const char *path);
 

@@ -147,11 +147,12 @@ static void rehash(kv_table *t, uint32_t n_buckets) {
 }
 
 static void grow(kv_table *t) {
-    uint32_t cap = t->cap ? t->cap + t->cap / 2 : 64; /* half again: rows are the bulk of the store's memory */
+    uint32_t cap =
+        t->cap ? t->cap + t->cap / (t->cap < 4096 ? 2 : 8) : 64; /* rows are the bulk of the store's memory */
     t->rows = kv_realloc(t->rows, cap * sizeof *t->rows);
     t->heap = kv_realloc(t->heap, cap * sizeof *t->heap);
     t->cap = cap;
-    if (t->n_buckets < cap) rehash(t, t->n_buckets ? t->n_buckets * 2 : 64);
+    if (t->n_buckets < cap / 2) rehash(t, t->n_buckets ? t->n_buckets * 2 : 64);
 }
 
 uint32_t kv_table_add(kv_table *t, const kv_table_row *row) {

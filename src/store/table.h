@@ -11,7 +11,7 @@
  * Worth decays for all rows alike, so its order can be told by a number that does not change with time:
  *   score = log2((hits + 1) × compute_ms ÷ bytes) + last_used ÷ week        worth now = 2^(score − now ÷ week)
  *
- * Memory: 128 bytes a row, and 8 for the buckets and 4 for the heap, at most twice that while the arrays grow.
+ * Memory: 128 bytes a row, 4 for the heap and 4 to 16 for the buckets; an eighth more for what comes next.
  *
  * Invariants
  *   T1 a row is in the heap exactly when it may be evicted, and heap[row.heap] is that row
@@ -25,10 +25,16 @@
 
 #include "store/format.h"
 
-#define KV_NO_ROW  UINT32_MAX
-#define KV_WEEK_S  604800.0
+#define KV_NO_ROW UINT32_MAX
+#define KV_WEEK_S 604800.0
 
-enum { KV_ROW_PINNED = 1, KV_ROW_PENDING = 2, KV_ROW_STUCK = 4, KV_ROW_CANONICAL = 8, KV_ROW_USED = 16 /* not in the index yet */ };
+enum {
+    KV_ROW_PINNED = 1,
+    KV_ROW_PENDING = 2,
+    KV_ROW_STUCK = 4,
+    KV_ROW_CANONICAL = 8,
+    KV_ROW_USED = 16 /* not in the index yet */
+};
 
 typedef struct kv_table_row {
     kv_hash key, parent, shape_class;

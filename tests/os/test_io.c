@@ -36,7 +36,8 @@ static void test_inline_in_order(void **state) {
     }
     assert_int_equal(kv_io_waiting(io, KV_IO_READ), 4);
     assert_int_equal(kv_io_waiting(io, KV_IO_WRITE), 4);
-    while (kv_io_run_one(io)) {}
+    while (kv_io_run_one(io)) {
+    }
     const kv_token want[] = {1, 3, 5, 7, 0, 2, 4, 6};
     assert_int_equal(log.len, 8);
     assert_memory_equal(log.data, want, sizeof want);

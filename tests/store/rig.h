@@ -50,7 +50,8 @@ static inline void rig_init(rig *r, uint64_t budget, uint64_t seed) {
     assert_int_equal(mkdir(r->grave, 0700), 0);
     r->faulty = kv_files_faulty_new(kv_files_real(), r->dir, r->grave, seed);
     r->now = 1700000000;
-    r->cfg = (kv_store_config){.dir = r->dir, .files = kv_files_faulty_files(r->faulty), .budget = budget, .now = rig_now, .now_ctx = r};
+    r->cfg = (kv_store_config){
+        .dir = r->dir, .files = kv_files_faulty_files(r->faulty), .budget = budget, .now = rig_now, .now_ctx = r};
 }
 
 static inline void rig_gone(void *ctx, const kv_record_head *head) {
@@ -105,8 +106,8 @@ static inline void rig_check(rig *r) {
     kv_store_check(r->store);
     kv_store_get_stats(&stats, r->store);
     if (there > r->cfg.budget || there > stats.bytes)
-        fail_msg("%llu bytes there, %llu believed, budget %llu", (unsigned long long)there, (unsigned long long)stats.bytes,
-                 (unsigned long long)r->cfg.budget);
+        fail_msg("%llu bytes there, %llu believed, budget %llu", (unsigned long long)there,
+                 (unsigned long long)stats.bytes, (unsigned long long)r->cfg.budget);
 }
 
 static inline int count_files(const char *path, const char *part) {

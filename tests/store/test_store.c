@@ -151,7 +151,8 @@ static void damage_is_set_aside(void **state) {
     fseek(f, 8, SEEK_SET);
     fputc(9, f);
     fclose(f);
-    const kv_status want[8] = {KV_CORRUPT, KV_CORRUPT, KV_NOT_FOUND, KV_CORRUPT, KV_CORRUPT, KV_OK, KV_UNSUPPORTED, KV_OK};
+    const kv_status want[8] = {KV_CORRUPT, KV_CORRUPT, KV_NOT_FOUND,   KV_CORRUPT,
+                               KV_CORRUPT, KV_OK,      KV_UNSUPPORTED, KV_OK};
     for (int i = 0; i < 8; i++) assert_int_equal(read_rec(&r, &chain[i]), want[i]);
     rig_check(&r);
     assert_int_equal(r.n_gone, 4);
@@ -177,7 +178,7 @@ static void damage_is_set_aside(void **state) {
     assert_int_equal(load(&r).n, 0);
     assert_int_equal(access(path[6], F_OK), 0);
     /* They can be stored again. */
-    assert_int_equal(store_rec(&r, &chain[1], 1), KV_NOT_FOUND); /* an orphan */
+    assert_int_equal(store_rec(&r, &chain[1], 1), KV_NOT_FOUND);                      /* an orphan */
     for (int i = 0; i < 7; i++) assert_int_equal(store_rec(&r, &chain[i], 1), KV_OK); /* 6 in the newer one's place */
     assert_int_equal(read_rec(&r, &chain[6]), KV_OK);
     rig_check(&r);
@@ -502,10 +503,10 @@ static void two_share(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(publish_and_read),      cmocka_unit_test(index_is_derived),
-        cmocka_unit_test(damage_is_set_aside),   cmocka_unit_test(quarantine_is_bounded),
-        cmocka_unit_test(eviction_by_worth),     cmocka_unit_test(no_thrash),
-        cmocka_unit_test(limits_and_modes),      cmocka_unit_test(housekeeping),
+        cmocka_unit_test(publish_and_read),    cmocka_unit_test(index_is_derived),
+        cmocka_unit_test(damage_is_set_aside), cmocka_unit_test(quarantine_is_bounded),
+        cmocka_unit_test(eviction_by_worth),   cmocka_unit_test(no_thrash),
+        cmocka_unit_test(limits_and_modes),    cmocka_unit_test(housekeeping),
         cmocka_unit_test(two_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ typedef struct world {
     rec recs[N];
     bool stored[N]; /* reported so, and not gone since */
     bool pinned[N];
-    bool removed;   /* something was removed since the last crash */
+    bool removed; /* something was removed since the last crash */
     int n_crashes, n_faults, n_stored;
 } world;
 
@@ -59,7 +59,8 @@ static void make_world(world *w, uint64_t seed) {
     for (int i = 0; i < N; i++) {
         int parent = i == 0 || draw(w, 8) == 0 ? -1 : (int)draw(w, (uint64_t)i);
         while (parent >= 0 && w->recs[parent].head.kind != KV_RECORD_BLOCK) parent--;
-        static const kv_record_kind kinds[] = {KV_RECORD_BLOCK, KV_RECORD_BLOCK, KV_RECORD_BLOCK, KV_RECORD_WINDOW, KV_RECORD_CHECKPOINT};
+        static const kv_record_kind kinds[] = {KV_RECORD_BLOCK, KV_RECORD_BLOCK, KV_RECORD_BLOCK, KV_RECORD_WINDOW,
+                                               KV_RECORD_CHECKPOINT};
         kv_record_kind kind = i == 0 ? KV_RECORD_BLOCK : kinds[draw(w, 5)];
         uint32_t salt = (uint32_t)i;
         const rec *above = parent < 0 ? NULL : &w->recs[parent];
@@ -67,11 +68,14 @@ static void make_world(world *w, uint64_t seed) {
             int block = (int)draw(w, (uint64_t)i);
             while (block >= 0 && w->recs[block].head.kind != KV_RECORD_BLOCK) block--;
             bool taken = false;
-            for (int k = 0; k < i; k++) taken |= w->recs[k].head.kind == kind && kv_hash_equal(w->recs[k].head.key, w->recs[block].head.key);
+            for (int k = 0; k < i; k++)
+                taken |= w->recs[k].head.kind == kind && kv_hash_equal(w->recs[k].head.key, w->recs[block].head.key);
             if (!taken) {
                 salt = (uint32_t)block;
                 for (int k = 0; k < i; k++)
-                    if (kv_hash_equal(w->recs[k].head.key, w->recs[block].head.parent) && w->recs[k].head.kind == KV_RECORD_BLOCK) above = &w->recs[k];
+                    if (kv_hash_equal(w->recs[k].head.key, w->recs[block].head.parent) &&
+                        w->recs[k].head.kind == KV_RECORD_BLOCK)
+                        above = &w->recs[k];
                 if (w->recs[block].head.q == 0) above = NULL;
             }
         }
@@ -103,7 +107,8 @@ static void spoil_index(world *w) {
 static void check(world *w) {
     rig_check(&w->r);
     for (int i = 0; i < N; i++)
-        if (w->stored[i] && !kv_store_has(w->r.store, &w->recs[i].head)) fail_msg("record %d was stored and is not there", i);
+        if (w->stored[i] && !kv_store_has(w->r.store, &w->recs[i].head))
+            fail_msg("record %d was stored and is not there", i);
 }
 
 static void reopen(world *w, bool crashed) {
@@ -137,7 +142,10 @@ static void reopen(world *w, bool crashed) {
         if (has && !w->removed) assert_int_equal(status, KV_OK);
         w->stored[i] = status == KV_OK;
     }
-    if (crashed) w->removed = false; /* else a later crash may still undo removals */
+    kv_store_stats stats;
+    kv_store_get_stats(&stats, w->r.store);
+    /* Without a crash a later one may still undo removals; what opening removed it may undo as well. */
+    w->removed = (w->removed && !crashed) || stats.n_evicted + stats.n_quarantined > 0;
     check(w);
 }
 
@@ -193,8 +201,8 @@ static void fault(world *w) {
     if (draw(w, 6) == 0) kv_files_faulty_flip(w->r.faulty, 1 + draw(w, 6));
     else if (draw(w, 6) == 0) kv_files_faulty_room(w->r.faulty, draw(w, 100000));
     else
-        kv_files_faulty_fail(w->r.faulty, draw(w, 2) ? KV_CALL_ANY : (kv_files_call)draw(w, KV_CALL_COUNT), 1 + draw(w, 20),
-                             1 + draw(w, 4), codes[draw(w, 5)]);
+        kv_files_faulty_fail(w->r.faulty, draw(w, 2) ? KV_CALL_ANY : (kv_files_call)draw(w, KV_CALL_COUNT),
+                             1 + draw(w, 20), 1 + draw(w, 4), codes[draw(w, 5)]);
     w->n_faults++;
 }
 
