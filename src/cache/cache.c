@@ -24,12 +24,15 @@ const char *kv_miss_text(kv_miss m) {
 kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err) {
     *out = NULL;
     const kv_engine_info *info = cfg->engine;
-    if (cfg->block < 1) return kv_fail(err, KV_INVALID, "a cache needs a block size of at least 1");
+    /* A block that is larger than the window loses window cells before it is full. */
+    bool window = kv_memory_has_window(info->memory);
+    if (cfg->block < 1 || (window && cfg->block > info->n_window))
+        return kv_fail(err, KV_INVALID, "a cache with blocks of %d tokens and a window of %d", (int)cfg->block, (int)info->n_window);
     kv_cache *c = kv_alloc(sizeof *c);
     c->cfg = *cfg;
     c->cfg.engine = NULL;
     c->memory = info->memory;
-    c->window = kv_memory_has_window(info->memory) ? info->n_window : 0;
+    c->window = window ? info->n_window : 0;
     c->window_is_chunked = info->window_is_chunked;
     uint64_t state = info->bytes_recurrent + (uint64_t)c->window * info->bytes_per_window_cell;
     c->policy = (kv_policy){cfg->block, cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell)};

@@ -15,7 +15,7 @@ struct kv_cache {
     bool window_is_chunked;
     kv_radix *tree;
     kv_pool pool;
-    pthread_mutex_t mutex;   /* guards what follows; a leaf */
+    pthread_mutex_t mutex;   /* guards what follows; look-ups wake their callers under it */
     kv_record *first, *last; /* captured, not yet inserted; in order of capture, so parents come first */
     bool inserting;          /* a job is on its way or runs: one at a time keeps the order */
     kv_cache_stats stats;

@@ -279,9 +279,10 @@ static void resolve(void *ctx) {
     c->stats.tokens_looked_up += (uint64_t)l->n;
     c->stats.tokens_matched += (uint64_t)l->result.n_match;
     c->stats.n_miss[l->result.miss]++;
-    pthread_mutex_unlock(&c->mutex);
     atomic_store(&l->ready, true);
+    /* Under the mutex: once kv_lookup_free has returned, nobody is woken any more. */
     if (!atomic_load(&l->abandoned) && l->wake) l->wake(l->wake_ctx);
+    pthread_mutex_unlock(&c->mutex);
     drop(l);
 }
 
@@ -306,7 +307,9 @@ const kv_lookup_result *kv_lookup_get(kv_lookup *l) { return &l->result; }
 
 void kv_lookup_free(kv_lookup *l) {
     if (!l) return;
+    pthread_mutex_lock(&l->cache->mutex);
     atomic_store(&l->abandoned, true);
+    pthread_mutex_unlock(&l->cache->mutex);
     drop(l);
 }
 
@@ -326,7 +329,8 @@ kv_restore kv_restore_step(kv_lookup *l, kv_state *state, kv_seq seq, int32_t ha
     KV_CHECK(kv_lookup_ready(l) && have <= P);
     if (!l->begun) {
         l->begun = true;
-        while (l->next < l->n_items && l->items[l->next].e <= have) l->next++;
+        /* The last block may reach beyond P; what lies there is not needed. */
+        while (l->next < l->n_items && (l->items[l->next].e < P ? l->items[l->next].e : P) <= have) l->next++;
     }
     while (l->next + 1 < l->n_items) {
         if (put(l, state, seq, have, err) != KV_OK) return KV_RESTORE_FAILED;

@@ -25,6 +25,7 @@ struct kv_trail {
     kv_hash edge_key;    /* of [0, edge) */
     held *held;          /* owned, n_held */
     int n_held;
+    int32_t seen;        /* tokens of the sequence when it was last looked at */
     double us_per_token; /* of the last tokens computed */
     kv_buf scratch_block, scratch_window;
 };
@@ -64,6 +65,7 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
     t->edge = 0;
     t->edge_key = kv_radix_key(t->root);
     t->us_per_token = 0;
+    t->seen = n;
     while (t->edge + c->cfg.block <= n) {
         t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)c->cfg.block);
         t->edge += c->cfg.block;
@@ -106,13 +108,15 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
     return r;
 }
 
-/* Captures [t->edge, e). False: no room for the block now. */
-static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t e) {
+/* Captures [t->edge, e) of a sequence that holds n tokens. False: no room for the block now. */
+static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t e, int32_t n) {
     kv_cache *c = t->cache;
     kv_hash key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)(e - t->edge));
     bool windows = kv_state_has_windows(c->memory);
     bool want_block = !is_stored(t, key, KV_RADIX_BLOCK);
-    bool want_window = windows && !is_stored(t, key, KV_RADIX_WINDOW);
+    /* Are all its window cells still there? When the last call completed it; else only what lies within the window. */
+    bool intact = e > t->seen || t->edge >= kv_state_window_start(state, n);
+    bool want_window = windows && intact && !is_stored(t, key, KV_RADIX_WINDOW);
     if (!want_block && !want_window) return true;
     kv_error err = {0};
     if (!kv_state_has_blocks(c->memory)) {
@@ -180,7 +184,7 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
 static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
     int32_t block = t->cache->cfg.block;
     while (t->edge + block <= n) {
-        if (!capture_block(t, state, seq, tokens, t->edge + block)) return;
+        if (!capture_block(t, state, seq, tokens, t->edge + block, n)) return;
         t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)block);
         t->edge += block;
     }
@@ -192,6 +196,7 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
     if (c->cfg.readonly || n == 0) return;
     t->us_per_token = us_per_token;
     capture_blocks(t, state, seq, tokens, n);
+    t->seen = n;
     if (!kv_policy_keeps(&c->policy, n, n_prompt)) return;
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
     if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
@@ -201,7 +206,7 @@ void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *toke
     kv_cache *c = t->cache;
     if (c->cfg.readonly || n == 0) return;
     capture_blocks(t, state, seq, tokens, n);
-    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n))
+    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n, n))
         count_dropped(c);
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
     if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);

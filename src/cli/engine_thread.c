@@ -58,6 +58,8 @@ static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     if (st == KV_OK && atomic_load(&t->cancel)) st = kv_fail(err, KV_CANCELLED, "stopped while loading");
     if (st == KV_OK) st = kv_load_engine(l, t->opt, err);
     if (st != KV_OK) return st;
+    st = kv_load_cache(l, t->opt, err);
+    if (st != KV_OK) return st;
     kv_load_sched_config(&cfg, l, t->opt);
     st = kv_sched_new(&app->sched, l->engine, kv_clock_real(), &cfg, err);
     if (st != KV_OK) return st;

@@ -13,6 +13,8 @@
 typedef struct kv_loaded {
     kv_model *model;   /* owned */
     kv_engine *engine; /* owned; NULL after kv_load_plan alone */
+    kv_io *io;         /* owned; NULL without a cache */
+    kv_cache *cache;   /* owned; NULL: --cache-ram 0, or the model's memory does not allow it */
     kv_engine_params params;
     kv_tuning tuning;
     kv_shape shape;
@@ -31,10 +33,12 @@ kv_status kv_load_plan(kv_loaded *out, const kv_options *opt, bool (*progress)(v
 /* The engine of that plan, warmed up. Where the context was chosen automatically and the device has not so much
  * memory, a smaller one is taken. */
 kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err);
+/* The cache beside the slots, within what the plan leaves of memory. */
+kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err);
 void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_options *opt);
 /* Sampling of a request that says nothing; points into opt and l. */
 void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt);
-/* engine, then model; a zeroed one is fine. */
+/* Cache, engine, model, after everything that uses them; a zeroed one is fine. */
 void kv_loaded_free(kv_loaded *l);
 
 #endif

@@ -150,8 +150,6 @@ const kv_foreign kv_foreign_table[] = {
      "is ignored: reuse after an edit would shift stored keys, which changes answers"},
     {"-ctxcp,--ctx-checkpoints,--swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS", NULL, NULL, IGNORE_VALUE, OWN_CACHE},
     {"-cms,--checkpoint-min-step", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", NULL, NULL, IGNORE_VALUE, OWN_CACHE},
-    {"-cram,--cache-ram", "LLAMA_ARG_CACHE_RAM", NULL, NULL, IGNORE_VALUE,
-     "is ignored: idle slots keep their prompts in the engine's memory, and nothing is kept beside it yet"},
     {"--cache-idle-slots,--no-cache-idle-slots", "LLAMA_ARG_CACHE_IDLE_SLOTS", NULL, NULL, IGNORE_FLAG, OWN_CACHE},
 
     /* server */

@@ -227,6 +227,10 @@ const kv_opt kv_opt_table[] = {
      .help = "share of a prompt that a slot must hold to be chosen for it; 0 = any"},
     {"--cache-prompt", "--no-cache-prompt", "LLAMA_ARG_CACHE_PROMPT", OPT_BOOL, GROUP_SCHED, 0, AT(cache_prompt),
      .help = "reuse what was computed for earlier prompts"},
+    {"-cram,--cache-ram", NULL, "LLAMA_ARG_CACHE_RAM", OPT_INT64, GROUP_SCHED, 0, AT(cache_ram), -1, 16777216, "auto=-2",
+     .hint = "MIB",
+     .help = "memory that keeps conversations which left their slots; 0 = none, -1 = as auto: half of what is left, 8 GiB "
+             "at most"},
 
     /* ── server ── */
     {"--host", NULL, "LLAMA_ARG_HOST", OPT_TEXT, GROUP_SERVER, 0, AT(host), .hint = "ADDRESS",
@@ -348,6 +352,7 @@ void kv_options_defaults(kv_options *o) {
         .max_queue = 256,
         .slot_prompt_similarity = 0.1,
         .cache_prompt = true,
+        .cache_ram = KV_CACHE_RAM_AUTO,
         .host = kv_strdup("127.0.0.1"),
         .port = 8080,
         .cors_origins = kv_strdup("localhost"),

@@ -142,6 +142,9 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
 /* g, no longer among the waiting ones, goes on in the slot after the `cached` tokens that it holds. */
 static void start(kv_sched *s, kv_gen *g, int slot, int32_t cached) {
     s->slots[slot].gen = g;
+    kv_sched_begin_trail(s, slot, g);
+    kv_lookup_free(g->run.lookup);
+    g->run.lookup = NULL;
     g->run.state = KV_RUN_IN_SLOT;
     g->run.slot = slot;
     if (g->run.admitted) return;
@@ -236,10 +239,11 @@ static candidate *list_candidates(int *n, kv_sched *s) {
     *n = 0;
     for (int i = 0; i < s->n_waiting; i++) {
         kv_gen *g = s->waiting[i];
-        int slot = twin_computes(s, g) ? -1 : choose_slot(s, g);
+        int slot = twin_computes(s, g) || kv_sched_looks_up(g) ? -1 : choose_slot(s, g);
         if (slot < 0) continue;
-        int32_t usable = usable_prefix(s, slot, g);
-        list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, (int32_t)g->tokens.len - usable),
+        int32_t usable = usable_prefix(s, slot, g), resumes = kv_sched_resumable(g);
+        int32_t left = (int32_t)g->tokens.len - (usable > resumes ? usable : resumes);
+        list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, left),
                                    (int64_t)s->cfg.max_wait_ms * 1000};
     }
     qsort(list, (size_t)*n, sizeof *list, by_order);
@@ -261,7 +265,9 @@ static bool admit_one(kv_sched *s) {
         did = true;
         if (!claim(s, c->slot)) break;
         stop_waiting(s, c->gen);
-        start(s, c->gen, c->slot, keep_prefix(s, c->slot, c->usable));
+        int32_t cached = kv_sched_restore(s, c->slot, c->gen, c->usable);
+        if (cached == c->usable) cached = keep_prefix(s, c->slot, cached);
+        start(s, c->gen, c->slot, cached);
     }
     free(list);
     return did;

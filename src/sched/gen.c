@@ -57,6 +57,7 @@ void kv_gen_unref(kv_gen *g) {
         kv_gen_event_free(&event);
         free(n);
     }
+    kv_lookup_free(g->run.lookup);
     kv_sampler_free(g->sampler);
     kv_text_free(&g->text);
     kv_tokens_free(&g->tokens);

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include "cache/cache.h"
 #include "sched/gen.h"
 #include "sched/text.h"
 
@@ -35,6 +36,7 @@ typedef struct kv_run {
     int64_t submitted_us, admitted_us, first_token_us; /* the last two count once admitted, once n_decoded > 0 */
     int32_t n_cached, n_decoded;
     kv_match *match;      /* owned; one a slot */
+    kv_lookup *lookup;    /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
 } kv_run;
 
 /* A queued event. A slow reader may have thousands, so only DONE carries the (large) error. */

@@ -17,6 +17,7 @@ void kv_sched_empty_slot(kv_sched *s, int number) {
 }
 
 void kv_sched_release_slot(kv_sched *s, int number, bool keep) {
+    kv_sched_capture_end(s, number);
     s->slots[number].gen = NULL;
     s->slots[number].used_at = ++s->ticks;
     kv_sched_touch(s, number);
@@ -59,6 +60,7 @@ static void requeue(kv_sched *s, int number) {
     s->busy[number] = false;
     pthread_mutex_unlock(&s->mutex);
     kv_sched_wait(s, g);
+    kv_sched_look_up(s, g);
 }
 
 int kv_sched_n_running(const kv_sched *s) {

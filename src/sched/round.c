@@ -62,7 +62,11 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
         .smallest_us = kv_cost_at_least_us(&s->cost, s->cfg.min_chunk + f.n_others,
                                            depth_with(s, s->cfg.min_chunk + f.n_others)),
     };
-    return kv_chunk_next(&in);
+    int32_t n = kv_chunk_next(&in);
+    int32_t n_prompt = s->slots[slot].gen->n_prompt; /* behind it lies what was generated before a preemption */
+    if (n == 0 || !s->cfg.cache || in.pos >= n_prompt) return n;
+    int32_t edge = kv_cache_next_edge(s->cfg.cache, in.pos, n_prompt); /* something is kept there */
+    return n < edge - in.pos ? n : edge - in.pos;
 }
 
 static kv_round plan(kv_sched *s) {
@@ -206,12 +210,16 @@ static bool run_call(kv_sched *s, const kv_round *r) {
     }
     s->short_of_cells = false;
     count_call(s, r, kv_now_us(s->clock) - start_us);
+    double us_per_token = (double)(kv_now_us(s->clock) - start_us) / s->batch.n;
     if (r->n_chunk) consumed(s, r->chunk_slot, r->n_chunk);
     for (int i = 0; i < r->n_decode; i++) {
         int number = s->decoding[i];
         consumed(s, number, 1);
         sample_row(s, number, r->n_chunk + i);
     }
+    /* Windows and states are only there until the next call. */
+    if (r->n_chunk) kv_sched_capture(s, r->chunk_slot, us_per_token);
+    for (int i = 0; i < r->n_decode; i++) kv_sched_capture(s, s->decoding[i], us_per_token);
     /* Sampling counts: with a grammar it takes its time, and a stream waits for it like for the rest. */
     int64_t us = kv_now_us(s->clock) - start_us;
     kv_cost_observe(r->n_chunk || !s->two_calls ? &s->cost : &s->decode_cost, s->batch.n, depth, us);

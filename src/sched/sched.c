@@ -77,6 +77,11 @@ kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock,
     s->erase = kv_alloc(n * sizeof *s->erase);
     s->views = kv_alloc(n * sizeof *s->views);
     for (int i = 0; i < s->n_slots; i++) s->views[i] = (kv_slot_view){.id = i, .n_ctx = s->cfg.n_ctx_served};
+    status = kv_sched_open_cache(s, err);
+    if (status != KV_OK) {
+        kv_sched_free(s);
+        return status;
+    }
     *out = s;
     return KV_OK;
 }
@@ -90,6 +95,7 @@ void kv_sched_free(kv_sched *s) {
     kv_sched_stop(s);
     take_orders(s, &stopping);
     end_everything(s);
+    kv_sched_close_cache(s);
     for (int i = 0; i < s->n_slots; i++) kv_tokens_free(&s->slots[i].held);
     free(s->slots);
     free(s->waiting);
@@ -195,6 +201,7 @@ kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err
         g->run.twins = g->group ? g->run.id : 0;
         for (int k = 0; k < i; k++)
             if (same_prompt(g, gens[k])) g->run.twins = gens[k]->run.twins;
+        kv_sched_look_up(s, g);
         kv_gen_ref(g);
         s->inbox[s->n_inbox++] = g;
     }
@@ -353,6 +360,7 @@ static bool take_orders(kv_sched *s, bool *stopping) {
     bool did = false;
     pthread_mutex_lock(&s->mutex);
     *stopping = s->stopping;
+    s->woken = false;
     for (int i = 0; i < s->n_slots; i++) {
         s->in_call[i] = s->erase[i] && !s->busy[i];
         s->erase[i] = false;
@@ -421,9 +429,10 @@ void kv_sched_run(kv_sched *s) {
     for (bool over = false; !over;) {
         if (kv_sched_step(s)) continue;
         pthread_mutex_lock(&s->mutex);
-        KV_CHECK(s->n_live == s->n_inbox); /* a step finds nothing to do only when nobody is there */
+        /* A step finds nothing to do only when nobody is there, or all there wait for look-ups. */
+        KV_CHECK(s->n_live == s->n_inbox || s->cfg.cache);
         for (;;) {
-            bool orders = s->n_inbox > 0;
+            bool orders = s->n_inbox > 0 || s->woken;
             for (int i = 0; i < s->n_slots; i++)
                 if (s->erase[i]) orders = true;
             over = s->stopping && !s->n_inbox;

@@ -25,6 +25,7 @@
 #ifndef KV_SCHED_SCHED_H
 #define KV_SCHED_SCHED_H
 
+#include "cache/cache.h"
 #include "sched/gen.h"
 
 typedef struct kv_sched kv_sched;
@@ -37,6 +38,7 @@ typedef struct kv_sched_config {
     int32_t max_stall_ms;
     int32_t max_wait_ms;
     int32_t max_queue;      /* generations beyond one a slot; more are refused with KV_BUSY */
+    kv_cache *cache;        /* borrowed, NULL = none: what leaves a slot is kept there and found again */
     float slot_similarity;  /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
 } kv_sched_config;
 
@@ -75,6 +77,7 @@ typedef struct kv_slot_view {
 } kv_slot_view;
 
 typedef struct kv_sched_stats { /* counters since start; times in seconds */
+    uint64_t n_prompt_restored; /* of those cached: out of the cache, not found in a slot */
     uint64_t n_prompt_computed; /* also what was computed again */
     uint64_t n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
     double prompt_seconds, decode_seconds; /* a shared call counts by its rows */

@@ -4,6 +4,7 @@
  *   admit.c   from the queue into slots: which one, what of it is reused, who shares a prompt
  *   room.c    cells: emptying idle slots, preemption, damage; dense sequence ids
  *   round.c   what a round computes, the calls, sampling
+ *   resume.c  between slots and the cache: look-ups, restores, captures
  *
  * A generation in a slot is described by two lengths: `tokens` of the generation, what is known of it, and `held` of
  * the slot, what the engine has of it. held is a prefix of tokens, and
@@ -40,6 +41,7 @@ typedef struct kv_slot {
     kv_gen *gen;      /* owned reference; NULL = idle */
     uint64_t used_at; /* when it last became idle, by the scheduler's counter: the smallest is the least recent */
     uint64_t version; /* of held; differs from every earlier content of any slot */
+    kv_trail *trail;  /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
 /* What the next round computes. */
@@ -57,7 +59,8 @@ struct kv_sched {
     int n_slots;
     bool two_calls;  /* decode tokens and chunk in calls of their own */
     bool cut_free;   /* any prefix of a sequence can be kept */
-    bool lose_all;   /* a damaged call spoils every sequence */
+    bool lose_all;  /* a damaged call spoils every sequence */
+    kv_state state; /* with a cache */
 
     /* engine thread */
     kv_slot *slots;    /* owned; a slot's number is its sequence id */
@@ -84,6 +87,7 @@ struct kv_sched {
     int n_live;        /* in inbox, waiting and slots: at most n_slots + max_queue */
     uint64_t n_ids;
     bool draining, stopping;
+    bool woken;           /* a look-up has its result */
     bool *busy, *erase; /* one a slot: it runs; empty it before the next round */
     kv_slot_view *views;
     kv_sched_stats stats_view;
@@ -105,6 +109,19 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
 /* admit.c */
 bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
 void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
+
+/* resume.c; all do nothing without a cache */
+kv_status kv_sched_open_cache(kv_sched *s, kv_error *err);
+void kv_sched_close_cache(kv_sched *s);
+void kv_sched_look_up(kv_sched *s, kv_gen *g);   /* any thread */
+bool kv_sched_looks_up(const kv_gen *g);         /* its result is not there yet */
+int32_t kv_sched_resumable(const kv_gen *g);     /* tokens that the cache could put into a slot */
+/* The claimed slot has `usable` tokens of g: put more into it if there are. Returns what it then holds, or `usable`
+ * when it was not touched. */
+int32_t kv_sched_restore(kv_sched *s, int slot, kv_gen *g, int32_t usable);
+void kv_sched_begin_trail(kv_sched *s, int slot, const kv_gen *g);
+void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
+void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
 
 /* room.c */
 int kv_sched_n_running(const kv_sched *s);

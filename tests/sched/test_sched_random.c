@@ -189,7 +189,8 @@ static void run_workload(workload *l) {
 }
 
 typedef struct totals {
-    uint64_t requests, preempted, preempted_in_peace, cancelled, errors, damaged, no_cells, forked, cached, computed;
+    uint64_t requests, preempted, preempted_in_peace, cancelled, errors, damaged, no_cells, forked, cached, restored,
+        computed;
 } totals;
 
 static void count(totals *t, const workload *l) {
@@ -205,6 +206,7 @@ static void count(totals *t, const workload *l) {
     t->no_cells += s.n_no_cells;
     t->forked += s.n_forked;
     t->cached += s.n_prompt_cached;
+    t->restored += s.n_prompt_restored;
     t->computed += s.n_prompt_computed;
     for (int i = 0; i < l->n; i++) {
         t->cancelled += l->r[i].finish == KV_FINISH_CANCELLED;
@@ -230,6 +232,12 @@ static void one_round(kv_memory_kind kind, uint64_t seed, totals *t) {
     p.sched.max_wait_ms = dice_one_in(d, 3) ? dice_below(d, 500) : 10000;
     p.sched.slot_similarity = dice_one_in(d, 4) ? 0 : 0.1f;
     random_trouble(d, &l.w->trouble);
+    if (dice_one_in(d, 2)) { /* with a cache, often a small one */
+        if (kv_memory_has_window(kind) && p.sched.block > p.fake.n_window) p.sched.block = p.sched.chunk = 32;
+        p.cache_queue = (uint64_t)1 << dice_from(d, 14, 22);
+        p.cache_ram = (uint64_t)1 << dice_from(d, 14, 24);
+        p.io_seed = dice_one_in(d, 2) ? dice_next(d) | 1 : 0;
+    }
     for (int i = 0; i < 3; i++) random_tokens(&l.documents[i], d, dice_from(d, 1, l.tight ? 40 : l.n_ctx / 2));
     world_start(l.w, &p);
     run_workload(&l);
@@ -261,14 +269,16 @@ static void equals_alone(void **state) {
     }
     close_worlds();
     print_message("%s: %d rounds, %llu requests, %llu preempted (%llu for lack of cells alone), %llu cancelled,\n"
-                  "  %llu errors, %llu damaged, %llu without cells, %llu forked, prompt tokens: %llu cached, %llu computed\n",
+                  "  %llu errors, %llu damaged, %llu without cells, %llu forked, prompt tokens: %llu cached, %llu of them "
+                  "restored, %llu computed\n",
                   kv_memory_kind_name(kind), rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
                   (unsigned long long)t.preempted_in_peace, (unsigned long long)t.cancelled,
                   (unsigned long long)t.errors, (unsigned long long)t.damaged, (unsigned long long)t.no_cells,
-                  (unsigned long long)t.forked, (unsigned long long)t.cached, (unsigned long long)t.computed);
+                  (unsigned long long)t.forked, (unsigned long long)t.cached, (unsigned long long)t.restored,
+                  (unsigned long long)t.computed);
     if (rounds < 100 || only >= 0) return;
     /* the workload reaches what it is meant to reach */
-    assert_true(t.cancelled > 0 && t.damaged > 0 && t.no_cells > 0 && t.forked > 0 && t.cached > 0);
+    assert_true(t.cancelled > 0 && t.damaged > 0 && t.no_cells > 0 && t.forked > 0 && t.cached > 0 && t.restored > 0);
     assert_true(t.preempted > 0);
     assert_true(t.preempted_in_peace > 0 || kind == KV_MEMORY_RECURRENT);
     assert_true(t.errors * 50 < t.requests);

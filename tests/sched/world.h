@@ -27,6 +27,8 @@ typedef struct world {
     kv_model *model;
     kv_engine *engine;
     kv_sched *sched;
+    kv_io *io;       /* with a cache; its jobs run one a step */
+    kv_cache *cache;
     bool owns_model;
 } world;
 
@@ -34,6 +36,8 @@ typedef struct world_params {
     kv_fake_params fake;
     kv_engine_params engine;
     kv_sched_config sched;
+    uint64_t cache_queue, cache_ram; /* bytes; 0 = no cache */
+    uint64_t io_seed;                /* 0 = jobs run in order */
 } world_params;
 
 static inline kv_status world_inject(void *ctx, uint64_t no) {
@@ -47,7 +51,7 @@ static inline kv_status world_inject(void *ctx, uint64_t no) {
 }
 
 static inline world_params world_defaults(kv_memory_kind kind) {
-    world_params p;
+    world_params p = {0};
     kv_fake_params_defaults(&p.fake);
     kv_engine_params_defaults(&p.engine);
     kv_sched_config_defaults(&p.sched);
@@ -80,11 +84,28 @@ static inline void world_load(world *w, world_params *p) {
 static inline void world_start(world *w, const world_params *p) {
     kv_error err = {0};
     if (kv_engine_new(&w->engine, w->model, &p->engine, &err) != KV_OK) fail_msg("%s", err.message);
-    if (kv_sched_new(&w->sched, w->engine, &w->clock.base, &p->sched, &err) != KV_OK) fail_msg("%s", err.message);
+    kv_sched_config cfg = p->sched;
+    if (p->cache_ram) {
+        w->io = kv_io_new_inline(p->io_seed);
+        kv_cache_config cache = {.engine = kv_engine_get_info(w->engine), .block = cfg.block, .interval = 4 * cfg.block,
+                                 .ns = {1, 2}, .queue_bytes = p->cache_queue, .ram_bytes = p->cache_ram,
+                                 .io = w->io, .clock = &w->clock.base};
+        if (kv_cache_new(&w->cache, &cache, &err) != KV_OK) fail_msg("%s", err.message);
+        cfg.cache = w->cache;
+    }
+    if (kv_sched_new(&w->sched, w->engine, &w->clock.base, &cfg, &err) != KV_OK) fail_msg("%s", err.message);
 }
 
 static inline void world_end(world *w) {
     kv_sched_free(w->sched);
+    if (w->cache) {
+        while (kv_io_run_one(w->io)) continue;
+        kv_cache_self_check(w->cache);
+        kv_cache_free(w->cache);
+        kv_io_free(w->io);
+        w->cache = NULL;
+        w->io = NULL;
+    }
     kv_engine_free(w->engine);
     w->sched = NULL;
     w->engine = NULL;
@@ -110,7 +131,12 @@ static inline bool world_step(world *w) {
     kv_sched_self_check(w->sched);
     kv_sched_get_stats(&stats, w->sched);
     if (counts_cells(w)) assert_int_equal(stats.cells_used, kv_fake_cells_used(w->engine));
-    if (!did) assert_true(kv_sched_idle(w->sched));
+    if (w->io && kv_io_run_one(w->io)) did = true;
+    if (!did && !kv_sched_idle(w->sched)) {
+        kv_buf dump = {0};
+        kv_sched_dump(&dump, w->sched);
+        fail_msg("nothing to do, but not idle:\n%s", dump.data);
+    }
     return did;
 }
 
