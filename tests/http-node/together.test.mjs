@@ -39,7 +39,7 @@ for (const [kind, family] of Object.entries(kinds)) {
   describe(`${TOGETHER} requests at once, ${kind} memory (${family})`, () => {
     let server;
     before(async () => {
-      server = await startServer({ args: ['-m', model(`tiny/${family}.gguf`), '-c', '4096', '-np', '4', '-kvu'] });
+      server = await startServer({ args: ['-m', model(`tiny/${family}.gguf`), '-c', '4096', '-np', '4', '-kvu', '-fa', 'off'] });
     });
     after(() => server?.stop());
 
