@@ -9,11 +9,12 @@ const median = (xs) => [...xs].sort((a, b) => a - b)[Math.floor(xs.length / 2)];
 describe('load on SmolLM2', () => {
   let server;
   before(async () => {
-    server = await startServer({ args: ['-m', model('SmolLM2-135M-Instruct.Q4_1.gguf'), '-c', '8192'] });
+    // A cache so small that it is full, and evicting, long before the first measurement.
+    server = await startServer({ args: ['-m', model('SmolLM2-135M-Instruct.Q4_1.gguf'), '-c', '8192', '--cache-ram', '4'] });
   });
   after(() => server?.stop());
 
-  const post = (body) => fetch(`${server.url}/v1/chat/completions`, { method: 'POST', body: JSON.stringify(body) });
+  const post = (body, path = '/v1/chat/completions') => fetch(server.url + path, { method: 'POST', body: JSON.stringify(body) });
 
   it('64 streaming clients at once finish', async () => {
     const texts = await Promise.all(Array.from({ length: 64 }, async (_, i) => {
@@ -32,7 +33,7 @@ describe('load on SmolLM2', () => {
       for (;;) {
         const i = next++;
         if (i >= 2000) return;
-        const res = await post({ messages: [{ role: 'user', content: `${i}` }], max_tokens: 1, cache_prompt: i % 2 === 0, stream: i % 3 === 0 });
+        const res = await post({ prompt: `${i} is a number`, n_predict: 1, cache_prompt: i % 4 !== 0, stream: i % 3 === 0 }, '/completion');
         assert.equal(res.status, 200);
         await res.text();
         seen[i] = rss();
