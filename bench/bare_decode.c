@@ -4,7 +4,8 @@
  * command a line on stdin, so that the driver (bench/throughput.mjs) can alternate it with requests over HTTP:
  *
  *   prefill N        clear, decode N tokens in chunks          → "prefill MS"
- *   decode N DEPTH   clear, prefill DEPTH tokens, then N steps → "decode MS" (of the N steps alone)
+ *   decode N DEPTH   prefill DEPTH tokens where they are not there from the last time, then N steps → "decode MS" (of
+ *                    the N steps alone)
  *   quit
  *
  * usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1)
@@ -76,6 +77,20 @@ static void prefill(int n) {
     free(tokens);
 }
 
+static int at; /* tokens of the prompt that the context holds, its answer behind them; 0 = none */
+
+/* The prompt's first `depth` tokens, and the logits of the last. */
+static void go_to(int depth) {
+    llama_token last = token_at(depth - 1);
+    if (at == depth && llama_memory_seq_rm(llama_get_memory(ctx), 0, depth - 1, -1)) {
+        decode(&last, 1, depth - 1);
+        return;
+    }
+    llama_memory_clear(llama_get_memory(ctx), false);
+    prefill(depth);
+    at = depth;
+}
+
 int main(int argc, char **argv) {
     if (argc != 7) {
         fprintf(stderr, "usage: bare_decode MODEL N_CTX CHUNK N_SEQ THREADS FA(0|1)\n");
@@ -103,18 +118,20 @@ int main(int argc, char **argv) {
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
         int n, depth;
-        llama_memory_clear(llama_get_memory(ctx), true);
         if (sscanf(line, "prefill %d", &n) == 1) {
+            llama_memory_clear(llama_get_memory(ctx), false);
+            at = 0;
             double start = now_ms();
             prefill(n);
             (void)best();
             printf("prefill %.3f\n", now_ms() - start);
         } else if (sscanf(line, "decode %d %d", &n, &depth) == 2) {
-            prefill(depth > 0 ? depth : 1);
+            if (depth < 1) depth = 1;
+            go_to(depth);
             double start = now_ms();
             for (int i = 0; i < n; i++) {
                 llama_token t = best();
-                decode(&t, 1, (depth > 0 ? depth : 1) + i);
+                decode(&t, 1, depth + i);
             }
             printf("decode %.3f\n", now_ms() - start);
         } else {

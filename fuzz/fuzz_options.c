@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "options/options.h"
 #include "fuzz.h"
+#include "options/options.h"
 
 #define MAX_ITEMS 64
 

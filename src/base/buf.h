@@ -23,11 +23,11 @@ void kv_buf_reserve(kv_buf *b, size_t extra); /* room for `extra` more bytes and
 void kv_buf_add(kv_buf *b, const void *bytes, size_t n);
 void kv_buf_adds(kv_buf *b, const char *s);
 void kv_buf_addf(kv_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void kv_buf_clear(kv_buf *b);                  /* len = 0, memory kept */
-void kv_buf_drop_front(kv_buf *b, size_t n);   /* removes the first n bytes; n <= len */
-void kv_buf_free(kv_buf *b);                   /* frees and zeroes */
-char *kv_buf_take(kv_buf *b);                  /* transfers the bytes to the caller (free()); never NULL */
-const char *kv_buf_str(const kv_buf *b);       /* "" for an empty one */
+void kv_buf_clear(kv_buf *b);                /* len = 0, memory kept */
+void kv_buf_drop_front(kv_buf *b, size_t n); /* removes the first n bytes; n <= len */
+void kv_buf_free(kv_buf *b);                 /* frees and zeroes */
+char *kv_buf_take(kv_buf *b);                /* transfers the bytes to the caller (free()); never NULL */
+const char *kv_buf_str(const kv_buf *b);     /* "" for an empty one */
 
 typedef int32_t kv_token;
 
@@ -45,9 +45,9 @@ void kv_tokens_free(kv_tokens *t);
 size_t kv_tokens_common(const kv_token *a, size_t na, const kv_token *b, size_t nb);
 
 /* Checked allocation: abort (KV_CHECK) instead of returning NULL. Sizes of 0 give a valid pointer. */
-void *kv_alloc(size_t n);               /* zeroed */
+void *kv_alloc(size_t n); /* zeroed */
 void *kv_realloc(void *p, size_t n);
-char *kv_strdup(const char *s);         /* NULL in, NULL out */
+char *kv_strdup(const char *s); /* NULL in, NULL out */
 char *kv_strndup(const char *s, size_t n);
 
 #endif

@@ -14,7 +14,9 @@ typedef struct kv_clock {
     int64_t (*now_us)(const struct kv_clock *self); /* monotonic microseconds from an arbitrary start */
 } kv_clock;
 
-static inline int64_t kv_now_us(const kv_clock *c) { return c->now_us(c); }
+static inline int64_t kv_now_us(const kv_clock *c) {
+    return c->now_us(c);
+}
 
 const kv_clock *kv_clock_real(void); /* static; CLOCK_MONOTONIC */
 int64_t kv_wall_seconds(void);       /* Unix time, for `created` fields and logs only */

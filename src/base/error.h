@@ -16,22 +16,22 @@
 /* X(name, HTTP status when it reaches a client, OpenAI-style error type) */
 #define KV_STATUS_TABLE(X)                                                                                             \
     X(OK, 200, "")                                                                                                     \
-    X(INVALID, 400, "invalid_request_error")         /* the caller's input is wrong */                                 \
+    X(INVALID, 400, "invalid_request_error")          /* the caller's input is wrong */                                \
     X(CONTEXT_FULL, 400, "exceed_context_size_error") /* prompt longer than the served context */                      \
     X(UNAUTHORIZED, 401, "authentication_error")                                                                       \
     X(FORBIDDEN, 403, "permission_error")                                                                              \
     X(NOT_FOUND, 404, "not_found_error")                                                                               \
     X(BAD_METHOD, 405, "invalid_request_error")                                                                        \
-    X(TOO_LARGE, 413, "invalid_request_error")       /* body or header over its stated maximum */                      \
-    X(UNSUPPORTED, 501, "not_supported_error")       /* a feature this build or model lacks */                         \
-    X(BUSY, 503, "unavailable_error")                /* queue full, loading, draining: try again */                    \
-    X(CANCELLED, 499, "cancelled_error")             /* the client hung up or the server stops */                      \
-    X(NO_MEMORY, 500, "server_error")                /* malloc or a memory budget said no */                           \
-    X(NO_CELLS, 500, "server_error")                 /* the engine's cell pool is full; nothing was processed */       \
-    X(ENGINE_DAMAGED, 500, "server_error")           /* a compute failed half-way: sequences are no longer valid */    \
-    X(ENGINE, 500, "server_error")                   /* the engine refused or threw; its state is as before */         \
-    X(IO, 500, "server_error")                       /* a system call failed; message carries errno's text */          \
-    X(CORRUPT, 500, "server_error")                  /* data from disk failed its check */                             \
+    X(TOO_LARGE, 413, "invalid_request_error") /* body or header over its stated maximum */                            \
+    X(UNSUPPORTED, 501, "not_supported_error") /* a feature this build or model lacks */                               \
+    X(BUSY, 503, "unavailable_error")          /* queue full, loading, draining: try again */                          \
+    X(CANCELLED, 499, "cancelled_error")       /* the client hung up or the server stops */                            \
+    X(NO_MEMORY, 500, "server_error")          /* malloc or a memory budget said no */                                 \
+    X(NO_CELLS, 500, "server_error")           /* the engine's cell pool is full; nothing was processed */             \
+    X(ENGINE_DAMAGED, 500, "server_error")     /* a compute failed half-way: sequences are no longer valid */          \
+    X(ENGINE, 500, "server_error")             /* the engine refused or threw; its state is as before */               \
+    X(IO, 500, "server_error")                 /* a system call failed; message carries errno's text */                \
+    X(CORRUPT, 500, "server_error")            /* data from disk failed its check */                                   \
     X(INTERNAL, 500, "server_error")
 
 typedef enum kv_status {
@@ -43,8 +43,8 @@ typedef enum kv_status {
 
 typedef struct kv_error {
     kv_status status;
-    char message[768]; /* one or two sentences, NUL-terminated, always valid UTF-8 */
-    char field[96];    /* the request field or option at fault, "" when none */
+    char message[768];       /* one or two sentences, NUL-terminated, always valid UTF-8 */
+    char field[96];          /* the request field or option at fault, "" when none */
     int64_t n_prompt_tokens; /* CONTEXT_FULL only, else 0 */
     int64_t n_ctx;           /* CONTEXT_FULL only, else 0 */
 } kv_error;
@@ -56,9 +56,9 @@ kv_status kv_fail_field(kv_error *err, const char *field, const char *fmt, ...) 
 /* KV_IO with errno's text appended: "open /a/b: Permission denied". Reads errno before anything else. */
 kv_status kv_fail_errno(kv_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-const char *kv_status_name(kv_status status);       /* "INVALID"; static */
-int kv_status_http(kv_status status);               /* 400 */
-const char *kv_status_type(kv_status status);       /* "invalid_request_error"; static */
+const char *kv_status_name(kv_status status); /* "INVALID"; static */
+int kv_status_http(kv_status status);         /* 400 */
+const char *kv_status_type(kv_status status); /* "invalid_request_error"; static */
 
 /* Always on, unlike assert(): a broken promise inside kvasir. Prints and aborts; never for outside data. */
 #define KV_CHECK(cond)                                                                                                 \

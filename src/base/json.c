@@ -63,7 +63,8 @@ static kv_status check_depth(const char *text, size_t n, kv_error *err) {
             in_string = true;
         } else if (c == '{' || c == '[') {
             if (++depth > KV_JSON_MAX_DEPTH)
-                return kv_fail(err, KV_INVALID, "invalid JSON: nested deeper than %d levels at byte %zu", KV_JSON_MAX_DEPTH, i);
+                return kv_fail(err, KV_INVALID, "invalid JSON: nested deeper than %d levels at byte %zu",
+                               KV_JSON_MAX_DEPTH, i);
         } else if (c == '}' || c == ']') {
             depth--;
         }

@@ -9,11 +9,11 @@
 #ifndef KV_BASE_JSON_H
 #define KV_BASE_JSON_H
 
+#include "base/buf.h"
+#include "base/error.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/buf.h"
-#include "base/error.h"
 
 /* Nesting deeper than this is refused before it is parsed, so that no recursion (ours, jansson's or the engine's)
  * can run out of stack. jansson's own limit is 2048, far past any real schema. */

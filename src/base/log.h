@@ -8,8 +8,8 @@
 #ifndef KV_BASE_LOG_H
 #define KV_BASE_LOG_H
 
-#include <stdbool.h>
 #include "base/error.h"
+#include <stdbool.h>
 
 typedef enum kv_log_level { KV_LOG_ERROR, KV_LOG_WARN, KV_LOG_INFO, KV_LOG_DEBUG } kv_log_level;
 
@@ -27,8 +27,8 @@ bool kv_log_enabled(kv_log_level level);
 void kv_log(kv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define KV_ERROR(...) kv_log(KV_LOG_ERROR, __VA_ARGS__)
-#define KV_WARN(...) kv_log(KV_LOG_WARN, __VA_ARGS__)
-#define KV_INFO(...) kv_log(KV_LOG_INFO, __VA_ARGS__)
+#define KV_WARN(...)  kv_log(KV_LOG_WARN, __VA_ARGS__)
+#define KV_INFO(...)  kv_log(KV_LOG_INFO, __VA_ARGS__)
 #define KV_DEBUG(...)                                                                                                  \
     do {                                                                                                               \
         if (kv_log_enabled(KV_LOG_DEBUG)) kv_log(KV_LOG_DEBUG, __VA_ARGS__);                                           \

@@ -27,7 +27,8 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     /* A block that is larger than the window loses window cells before it is full. */
     bool window = kv_memory_has_window(info->memory);
     if (cfg->block < 1 || (window && cfg->block > info->n_window))
-        return kv_fail(err, KV_INVALID, "a cache with blocks of %d tokens and a window of %d", (int)cfg->block, (int)info->n_window);
+        return kv_fail(err, KV_INVALID, "a cache with blocks of %d tokens and a window of %d", (int)cfg->block,
+                       (int)info->n_window);
     kv_cache *c = kv_alloc(sizeof *c);
     c->cfg = *cfg;
     c->cfg.engine = NULL;
@@ -35,7 +36,8 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     c->window = window ? info->n_window : 0;
     c->window_is_chunked = info->window_is_chunked;
     uint64_t state = info->bytes_recurrent + (uint64_t)c->window * info->bytes_per_window_cell;
-    c->policy = (kv_policy){cfg->block, cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell)};
+    c->policy = (kv_policy){cfg->block, cfg->interval ? cfg->interval
+                                                      : kv_policy_interval(cfg->block, state, info->bytes_per_cell)};
     c->tree = kv_radix_new(cfg->block);
     kv_pool_init(&c->pool, cfg->queue_bytes, cfg->ram_bytes);
     pthread_mutex_init(&c->mutex, NULL);
@@ -235,8 +237,8 @@ static bool insert(kv_cache *c, kv_record *r) {
     if (!parent) return false; /* it found no room; what hangs on it is of no use */
     int32_t own = r->head.e - r->head.q;
     bool created;
-    kv_status status = kv_radix_add(&node, &created, &bad, c->tree, parent, r->tokens + (r->head.n_tokens - own), (size_t)own,
-                                    kv_cache_tokens_of, c, NULL);
+    kv_status status = kv_radix_add(&node, &created, &bad, c->tree, parent, r->tokens + (r->head.n_tokens - own),
+                                    (size_t)own, kv_cache_tokens_of, c, NULL);
     kv_radix_unref(c->tree, parent);
     if (bad) kv_radix_unref(c->tree, bad);
     if (status != KV_OK) return false;
@@ -244,8 +246,11 @@ static bool insert(kv_cache *c, kv_record *r) {
     kv_radix_record have;
     bool ok = !kv_radix_get_record(&have, c->tree, node, slot) && keep_in_ram(c, r);
     if (ok) {
-        kv_radix_set_record(c->tree, node, slot, &(kv_radix_record){.bytes = r->counted, .ram = kv_record_ref(r),
-                                                                    .canonical = r->head.canonical, .compute_ms = r->head.compute_ms});
+        kv_radix_set_record(c->tree, node, slot,
+                            &(kv_radix_record){.bytes = r->counted,
+                                               .ram = kv_record_ref(r),
+                                               .canonical = r->head.canonical,
+                                               .compute_ms = r->head.compute_ms});
         kv_radix_touch(c->tree, node, kv_now_us(c->cfg.clock) / 1000000);
         if (slot == KV_RADIX_BLOCK || slot == KV_RADIX_WINDOW) supersede(c, node);
         kv_radix_unref(c->tree, node);

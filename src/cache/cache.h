@@ -29,18 +29,18 @@ typedef struct kv_lookup kv_lookup;
 typedef struct kv_trail kv_trail;
 
 /* Why less was used than one could wish. X(name, the sentence that users read) */
-#define KV_MISS_TABLE(X)                                                                                              \
-    X(NONE, "everything that can be reused was")                                                                      \
-    X(EMPTY, "nothing is stored yet for this model and scope")                                                        \
-    X(DIVERGED, "the prompt differs from what is stored from here on")                                                \
-    X(NO_CHECKPOINT, "the prompt matches further, but the model's recurrent state was kept only here")                \
-    X(NO_WINDOW, "the prompt matches further, but the sliding window's cells were kept only here")                    \
-    X(NOT_STORED, "the prompt matches further, but these cells were evicted or never stored")                         \
-    X(DAMAGED, "a stored record was damaged and was set aside")                                                       \
-    X(IO_ERROR, "a stored record could not be read")                                                                  \
-    X(CHEAPER, "computing was cheaper than restoring")                                                                \
-    X(DISABLED, "the request or the server asked not to use the cache")                                               \
-    X(NO_MEMORY, "there was no memory to restore into")                                                               \
+#define KV_MISS_TABLE(X)                                                                                               \
+    X(NONE, "everything that can be reused was")                                                                       \
+    X(EMPTY, "nothing is stored yet for this model and scope")                                                         \
+    X(DIVERGED, "the prompt differs from what is stored from here on")                                                 \
+    X(NO_CHECKPOINT, "the prompt matches further, but the model's recurrent state was kept only here")                 \
+    X(NO_WINDOW, "the prompt matches further, but the sliding window's cells were kept only here")                     \
+    X(NOT_STORED, "the prompt matches further, but these cells were evicted or never stored")                          \
+    X(DAMAGED, "a stored record was damaged and was set aside")                                                        \
+    X(IO_ERROR, "a stored record could not be read")                                                                   \
+    X(CHEAPER, "computing was cheaper than restoring")                                                                 \
+    X(DISABLED, "the request or the server asked not to use the cache")                                                \
+    X(NO_MEMORY, "there was no memory to restore into")                                                                \
     X(OTHER_NAMESPACE, "it is stored under other settings of the model or the engine")
 
 typedef enum kv_miss {
@@ -55,13 +55,13 @@ const char *kv_miss_text(kv_miss m);
 typedef struct kv_cache_config {
     const kv_engine_info *engine; /* borrowed for the call */
     int32_t block;
-    kv_hash ns;                   /* of model and engine settings, without the scope */
-    uint64_t queue_bytes;         /* most that waits for insertion and disk */
-    uint64_t ram_bytes;           /* most that is kept in memory */
-    int32_t interval;             /* 0 = by kv_policy_interval */
-    kv_io *io;                    /* borrowed; outlives the cache */
-    const kv_clock *clock;        /* borrowed */
-    bool readonly;                /* capture nothing */
+    kv_hash ns;            /* of model and engine settings, without the scope */
+    uint64_t queue_bytes;  /* most that waits for insertion and disk */
+    uint64_t ram_bytes;    /* most that is kept in memory */
+    int32_t interval;      /* 0 = by kv_policy_interval */
+    kv_io *io;             /* borrowed; outlives the cache */
+    const kv_clock *clock; /* borrowed */
+    bool readonly;         /* capture nothing */
 } kv_cache_config;
 
 kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err);
@@ -71,18 +71,19 @@ void kv_cache_free(kv_cache *c);
 /* ── look-up ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct kv_lookup_result {
-    int32_t n_match;      /* tokens that some stored path shares with the prompt */
-    int32_t position;     /* P: where it can resume; 0 = nothing */
-    uint64_t bytes;       /* to be moved into the engine */
-    kv_miss miss;         /* why P < n - 1; NONE otherwise */
+    int32_t n_match;  /* tokens that some stored path shares with the prompt */
+    int32_t position; /* P: where it can resume; 0 = nothing */
+    uint64_t bytes;   /* to be moved into the engine */
+    kv_miss miss;     /* why P < n - 1; NONE otherwise */
     int32_t miss_position;
 } kv_lookup_result;
 
 /* scope: "" = default. wake is called once, on an I/O thread, when the result is there. Tokens are copied. */
-kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *), void *ctx);
-bool kv_lookup_ready(kv_lookup *l);                      /* any thread */
-const kv_lookup_result *kv_lookup_get(kv_lookup *l);     /* once ready */
-void kv_lookup_free(kv_lookup *l);                       /* also while it runs */
+kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *),
+                           void *ctx);
+bool kv_lookup_ready(kv_lookup *l);                  /* any thread */
+const kv_lookup_result *kv_lookup_get(kv_lookup *l); /* once ready */
+void kv_lookup_free(kv_lookup *l);                   /* also while it runs */
 
 /* ── restore (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */
 
@@ -114,7 +115,7 @@ typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;
     uint64_t n_miss[KV_MISS_COUNT];
     uint64_t n_blocks, n_windows, n_checkpoints, bytes_captured; /* inserted */
-    uint64_t n_dropped;  /* captures that found no room in the queue, or no parent */
+    uint64_t n_dropped; /* captures that found no room in the queue, or no parent */
     uint64_t n_evicted;
     uint64_t queue_bytes, ram_bytes, nodes, tree_bytes;
 } kv_cache_stats;

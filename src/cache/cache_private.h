@@ -2,10 +2,10 @@
 #ifndef KV_CACHE_CACHE_PRIVATE_H
 #define KV_CACHE_CACHE_PRIVATE_H
 
-#include <pthread.h>
 #include "cache/cache.h"
 #include "cache/policy.h"
 #include "cache/record.h"
+#include <pthread.h>
 
 struct kv_cache {
     kv_cache_config cfg;

@@ -37,7 +37,7 @@ struct kv_lookup {
     item *items; /* owned, n_items: blocks from 0 on, in order */
     int n_items;
     kv_record *checkpoint; /* referenced; or the whole record */
-    int next; /* item to be put next; the engine thread's */
+    int next;              /* item to be put next; the engine thread's */
     bool begun;
 };
 
@@ -90,7 +90,8 @@ static void see(sight *s, kv_lookup *l) {
         kv_radix_find(&s->match, c->tree, l->root, l->tokens, (size_t)l->n);
         if (!s->match.unsettled) break;
         kv_radix_node *parent = s->match.n_path ? s->match.path[s->match.n_path - 1] : l->root, *bad;
-        if (kv_radix_settle(&bad, c->tree, parent, kv_cache_tokens_of, c, NULL) != KV_OK && bad) kv_cache_forget(c, bad);
+        if (kv_radix_settle(&bad, c->tree, parent, kv_cache_tokens_of, c, NULL) != KV_OK && bad)
+            kv_cache_forget(c, bad);
         kv_radix_match_free(&s->match, c->tree);
     }
     s->path_end = s->match.n_path * c->cfg.block;
@@ -168,7 +169,8 @@ static kv_radix_node *checkpointed(const kv_lookup *l, const sight *s, int32_t l
         if (n <= s->shared && s->path_end + n <= limit && kv_radix_get_record(&rec, c->tree, node, slot)) return node;
     }
     for (int i = s->match.n_path - 1; i >= 0; i--)
-        if ((i + 1) * c->cfg.block <= limit && kv_radix_get_record(&rec, c->tree, s->match.path[i], slot)) return s->match.path[i];
+        if ((i + 1) * c->cfg.block <= limit && kv_radix_get_record(&rec, c->tree, s->match.path[i], slot))
+            return s->match.path[i];
     return NULL;
 }
 
@@ -227,7 +229,8 @@ static int32_t plan_checkpoint(kv_lookup *l, const sight *s, int32_t limit) {
         int32_t reach = kv_state_has_blocks(c->memory) ? covered(l, s, P) : P;
         kv_record *r = reach == P ? kv_cache_record(c, node, slot) : NULL;
         int32_t from = r ? P - r->head.n_tokens : 0;
-        if (r && kv_tokens_common(r->tokens, (size_t)r->head.n_tokens, l->tokens + from, (size_t)(P - from)) == (size_t)(P - from)) {
+        if (r && kv_tokens_common(r->tokens, (size_t)r->head.n_tokens, l->tokens + from, (size_t)(P - from)) ==
+                     (size_t)(P - from)) {
             l->checkpoint = r;
             l->result.bytes += r->payload.len;
             return P;
@@ -241,10 +244,12 @@ static int32_t plan_checkpoint(kv_lookup *l, const sight *s, int32_t limit) {
 static kv_miss why(const kv_lookup *l, const sight *s, int32_t match, int32_t limit, int32_t reach) {
     const kv_cache *c = l->cache;
     if (l->result.position >= l->n - 1) return KV_MISS_NONE;
-    if (l->result.position == match) return s->match.n_path == 0 && !s->match.candidate ? KV_MISS_EMPTY : KV_MISS_DIVERGED;
+    if (l->result.position == match)
+        return s->match.n_path == 0 && !s->match.candidate ? KV_MISS_EMPTY : KV_MISS_DIVERGED;
     if (reach < match && reach < limit) return KV_MISS_NOT_STORED;
-    return kv_state_has_windows(c->memory) ? KV_MISS_NO_WINDOW
-           : kv_state_has_checkpoints(c->memory) ? KV_MISS_NO_CHECKPOINT : KV_MISS_DIVERGED;
+    return kv_state_has_windows(c->memory)       ? KV_MISS_NO_WINDOW
+           : kv_state_has_checkpoints(c->memory) ? KV_MISS_NO_CHECKPOINT
+                                                 : KV_MISS_DIVERGED;
 }
 
 static void plan(kv_lookup *l) {
@@ -286,7 +291,8 @@ static void resolve(void *ctx) {
     drop(l);
 }
 
-kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *), void *ctx) {
+kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *),
+                           void *ctx) {
     KV_CHECK(n >= 1 && n <= INT32_MAX);
     kv_lookup *l = kv_alloc(sizeof *l);
     l->cache = c;
@@ -301,9 +307,13 @@ kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *token
     return l;
 }
 
-bool kv_lookup_ready(kv_lookup *l) { return atomic_load(&l->ready); }
+bool kv_lookup_ready(kv_lookup *l) {
+    return atomic_load(&l->ready);
+}
 
-const kv_lookup_result *kv_lookup_get(kv_lookup *l) { return &l->result; }
+const kv_lookup_result *kv_lookup_get(kv_lookup *l) {
+    return &l->result;
+}
 
 void kv_lookup_free(kv_lookup *l) {
     if (!l) return;
@@ -318,8 +328,9 @@ void kv_lookup_free(kv_lookup *l) {
 static kv_status put(kv_lookup *l, kv_state *state, kv_seq seq, int32_t have, kv_error *err) {
     const item *it = &l->items[l->next++];
     int32_t from = have > it->q ? have : it->q;
-    return kv_state_put(state, seq, it->block->payload.data, it->block->payload.len, it->window ? it->window->payload.data : NULL,
-                        it->window ? it->window->payload.len : 0, it->q, from, it->e, err);
+    return kv_state_put(state, seq, it->block->payload.data, it->block->payload.len,
+                        it->window ? it->window->payload.data : NULL, it->window ? it->window->payload.len : 0, it->q,
+                        from, it->e, err);
 }
 
 kv_restore kv_restore_step(kv_lookup *l, kv_state *state, kv_seq seq, int32_t have, int64_t budget_us, kv_error *err) {

@@ -18,13 +18,16 @@ static bool take(kv_pool *p, kv_account account, uint64_t bytes) {
     return true;
 }
 
-static void give_back(kv_pool *p, kv_account account, uint64_t bytes) { atomic_fetch_sub(&p->used[account], bytes); }
+static void give_back(kv_pool *p, kv_account account, uint64_t bytes) {
+    atomic_fetch_sub(&p->used[account], bytes);
+}
 
 uint64_t kv_record_bytes(int32_t n_tokens, uint64_t n_payload) {
     return sizeof(kv_record) + (uint64_t)n_tokens * sizeof(kv_token) + n_payload + 1;
 }
 
-kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens, uint64_t n_payload) {
+kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens,
+                         uint64_t n_payload) {
     uint64_t bytes = kv_record_bytes(head->n_tokens, n_payload);
     if (!take(p, account, bytes)) return NULL;
     kv_record *r = kv_alloc(sizeof *r + (size_t)head->n_tokens * sizeof *tokens);

@@ -11,8 +11,8 @@
 #ifndef KV_CACHE_RECORD_H
 #define KV_CACHE_RECORD_H
 
-#include <stdatomic.h>
 #include "store/format.h"
+#include <stdatomic.h>
 
 typedef enum kv_account { KV_ACCOUNT_QUEUE, KV_ACCOUNT_RAM, KV_ACCOUNT_COUNT } kv_account;
 
@@ -27,8 +27,8 @@ typedef struct kv_record {
     kv_buf payload;   /* owned; head.n_payload bytes */
     _Atomic int refs;
     _Atomic int account;
-    uint64_t counted; /* bytes in the account */
-    kv_pool *pool;    /* borrowed; outlives its records */
+    uint64_t counted;       /* bytes in the account */
+    kv_pool *pool;          /* borrowed; outlives its records */
     struct kv_record *next; /* of the list it waits in; its owner's */
 } kv_record;
 
@@ -36,7 +36,8 @@ void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max);
 /* Bytes that a record of this size counts for. */
 uint64_t kv_record_bytes(int32_t n_tokens, uint64_t n_payload);
 /* One reference. NULL: no room in that account now. The payload's memory is reserved, its length still 0. */
-kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens, uint64_t n_payload);
+kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens,
+                         uint64_t n_payload);
 kv_record *kv_record_ref(kv_record *r);
 void kv_record_unref(kv_record *r); /* NULL is fine */
 /* From QUEUE to RAM. False: no room there, nothing changed. True too when it is there already. */

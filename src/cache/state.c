@@ -2,8 +2,12 @@
 
 #include <string.h>
 
-bool kv_state_has_blocks(kv_memory_kind kind) { return kind != KV_MEMORY_RECURRENT && kind != KV_MEMORY_WHOLE; }
-bool kv_state_has_windows(kv_memory_kind kind) { return kind == KV_MEMORY_WINDOW; }
+bool kv_state_has_blocks(kv_memory_kind kind) {
+    return kind != KV_MEMORY_RECURRENT && kind != KV_MEMORY_WHOLE;
+}
+bool kv_state_has_windows(kv_memory_kind kind) {
+    return kind == KV_MEMORY_WINDOW;
+}
 bool kv_state_has_checkpoints(kv_memory_kind kind) {
     return kv_memory_has_recurrent(kind) || kind == KV_MEMORY_WHOLE;
 }
@@ -95,7 +99,8 @@ kv_status kv_state_put(kv_state *s, kv_seq seq, const void *block, size_t n_bloc
     return status;
 }
 
-kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_t n_checkpoint, kv_pos P, kv_error *err) {
+kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_t n_checkpoint, kv_pos P,
+                          kv_error *err) {
     kv_status status = KV_OK;
     if (kv_state_has_checkpoints(s->memory)) {
         if (!checkpoint) status = kv_fail(err, KV_ENGINE, "no checkpoint for position %d", P);

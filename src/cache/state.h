@@ -37,9 +37,9 @@ typedef struct kv_state {
     kv_engine *engine; /* borrowed */
     kv_memory_kind memory;
     kv_seq scratch;
-    int32_t window;    /* W, 0 = none */
+    int32_t window; /* W, 0 = none */
     bool window_is_chunked;
-    kv_buf empty;      /* a partial blob that restores nothing */
+    kv_buf empty; /* a partial blob that restores nothing */
 } kv_state;
 
 kv_status kv_state_init(kv_state *s, kv_engine *engine, kv_error *err);
@@ -60,6 +60,7 @@ kv_status kv_state_put(kv_state *s, kv_seq seq, const void *block, size_t n_bloc
                        kv_pos q, kv_pos from, kv_pos e, kv_error *err);
 /* After the last block: set the checkpoint (NULL where the memory has none), cut to [0, P), and check the positions.
  * Any failure leaves the sequence empty. */
-kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_t n_checkpoint, kv_pos P, kv_error *err);
+kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_t n_checkpoint, kv_pos P,
+                          kv_error *err);
 
 #endif

@@ -22,8 +22,8 @@ struct kv_trail {
     kv_cache *cache;
     kv_radix_node *root; /* referenced; NULL before the first reset */
     int32_t edge;
-    kv_hash edge_key;    /* of [0, edge) */
-    held *held;          /* owned, n_held */
+    kv_hash edge_key; /* of [0, edge) */
+    held *held;       /* owned, n_held */
     int n_held;
     int32_t seen;        /* tokens of the sequence when it was last looked at */
     double us_per_token; /* of the last tokens computed */
@@ -88,18 +88,20 @@ static void count_dropped(kv_cache *c) {
 }
 
 /* A record of [q, e) with this payload, which is taken out of `payload`. NULL: no room in the queue. */
-static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q, int32_t e,
-                             kv_buf *payload) {
+static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q,
+                             int32_t e, kv_buf *payload) {
     bool whole = kind == KV_RECORD_WHOLE;
-    kv_record_head head = {.kind = kind,
-                           .ns = kv_radix_key(t->root),
-                           .key = key,
-                           .parent = t->edge_key,
-                           .q = q,
-                           .e = e,
-                           .n_tokens = whole ? e : e - q,
-                           .compute_ms = (uint32_t)(t->us_per_token * (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
-                           .n_payload = payload->len};
+    kv_record_head head = {
+        .kind = kind,
+        .ns = kv_radix_key(t->root),
+        .key = key,
+        .parent = t->edge_key,
+        .q = q,
+        .e = e,
+        .n_tokens = whole ? e : e - q,
+        .compute_ms = (uint32_t)(t->us_per_token *
+                                 (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
+        .n_payload = payload->len};
     kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q, payload->len);
     if (!r) return NULL;
     kv_buf_free(&r->payload);
@@ -123,7 +125,8 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
         /* No cells to keep, but checkpoints need their path: a record that only says the tokens. */
         kv_buf_clear(&t->scratch_block);
         kv_buf_add(&t->scratch_block, "", 1);
-    } else if (kv_state_capture(want_block ? &t->scratch_block : NULL, want_window ? &t->scratch_window : NULL, state, seq, t->edge, e, &err) != KV_OK) {
+    } else if (kv_state_capture(want_block ? &t->scratch_block : NULL, want_window ? &t->scratch_window : NULL, state,
+                                seq, t->edge, e, &err) != KV_OK) {
         count_dropped(c);
         return true;
     }
@@ -206,8 +209,7 @@ void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *toke
     kv_cache *c = t->cache;
     if (c->cfg.readonly || n == 0) return;
     capture_blocks(t, state, seq, tokens, n);
-    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n, n))
-        count_dropped(c);
+    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n, n)) count_dropped(c);
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
     if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
 }

@@ -326,7 +326,8 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     }
     const kv_engine_info *info = kv_engine_get_info(l->engine);
     if (kv_memory_has_window(info->memory) && l->block > info->n_window) {
-        KV_WARN("no cache beside the slots: the model's window of %d tokens is too small for blocks", (int)info->n_window);
+        KV_WARN("no cache beside the slots: the model's window of %d tokens is too small for blocks",
+                (int)info->n_window);
         return KV_OK;
     }
     uint64_t queue = ram / 8;
@@ -334,10 +335,15 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     if (queue < CACHE_QUEUE_LEAST) queue = CACHE_QUEUE_LEAST;
     l->io = kv_io_new_threads(1, 1);
     if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
-    kv_cache_config cfg = {.engine = info, .block = l->block, .queue_bytes = queue, .ram_bytes = ram, .io = l->io,
+    kv_cache_config cfg = {.engine = info,
+                           .block = l->block,
+                           .queue_bytes = queue,
+                           .ram_bytes = ram,
+                           .io = l->io,
                            .clock = kv_clock_real()};
     kv_status st = kv_cache_new(&l->cache, &cfg, err);
-    if (st == KV_OK) KV_INFO("cache: up to %.1f GiB of memory for conversations that left their slots", (double)ram / (1 << 30));
+    if (st == KV_OK)
+        KV_INFO("cache: up to %.1f GiB of memory for conversations that left their slots", (double)ram / (1 << 30));
     return st;
 }
 

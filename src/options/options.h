@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KV_CACHE_RAM_AUTO -2
+#define KV_CACHE_RAM_AUTO   -2
 #define KV_OPTIONS_MAX_LIST 32
 
 typedef struct kv_str_list {
@@ -76,7 +76,7 @@ typedef struct kv_options {
     /* scheduling */
     int64_t max_stall_ms, max_wait_ms, max_queue;
     double slot_prompt_similarity;
-    int64_t cache_ram;         /* -cram, --cache-ram: MiB; 0 = no cache beside the slots; KV_CACHE_RAM_AUTO */
+    int64_t cache_ram; /* -cram, --cache-ram: MiB; 0 = no cache beside the slots; KV_CACHE_RAM_AUTO */
     bool cache_prompt; /* --no-cache-prompt turns it off */
     /* server */
     char *host;

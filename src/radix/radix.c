@@ -32,10 +32,10 @@ typedef struct record {
 
 struct kv_radix_node {
     kv_hash key;
-    kv_radix_node *parent; /* NULL at a root */
-    link_t trie;           /* settled children */
-    inner *up;             /* the inner node above this leaf; NULL: the only settled child, or unsettled */
-    kv_radix_node *unsettled;      /* first of the children that are not in the trie yet */
+    kv_radix_node *parent;    /* NULL at a root */
+    link_t trie;              /* settled children */
+    inner *up;                /* the inner node above this leaf; NULL: the only settled child, or unsettled */
+    kv_radix_node *unsettled; /* first of the children that are not in the trie yet */
     kv_radix_node *next_unsettled;
     record *records;
     uint32_t n_children;
@@ -58,11 +58,21 @@ struct kv_radix {
 
 /* ── links and bits ────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool is_inner(link_t l) { return l & 1; }
-static inner *as_inner(link_t l) { return (inner *)(l - 1); }
-static kv_radix_node *as_node(link_t l) { return (kv_radix_node *)l; }
-static link_t link_inner(inner *i) { return (link_t)i | 1; }
-static link_t link_node(kv_radix_node *n) { return (link_t)n; }
+static bool is_inner(link_t l) {
+    return l & 1;
+}
+static inner *as_inner(link_t l) {
+    return (inner *)(l - 1);
+}
+static kv_radix_node *as_node(link_t l) {
+    return (kv_radix_node *)l;
+}
+static link_t link_inner(inner *i) {
+    return (link_t)i | 1;
+}
+static link_t link_node(kv_radix_node *n) {
+    return (link_t)n;
+}
 
 static int bit_of(const kv_token *tokens, size_t n, uint32_t bit) {
     size_t t = bit / BITS_PER_TOKEN;
@@ -203,10 +213,18 @@ void kv_radix_unref(kv_radix *r, kv_radix_node *node) {
     KV_CHECK(atomic_fetch_sub_explicit(&node->refs, 1, memory_order_release) > 0);
 }
 
-kv_hash kv_radix_key(const kv_radix_node *n) { return n->key; }
-int32_t kv_radix_start(const kv_radix_node *n) { return n->start; }
-int32_t kv_radix_n_tokens(const kv_radix_node *n) { return n->n_tokens; }
-kv_radix_node *kv_radix_parent(const kv_radix_node *n) { return n->parent; }
+kv_hash kv_radix_key(const kv_radix_node *n) {
+    return n->key;
+}
+int32_t kv_radix_start(const kv_radix_node *n) {
+    return n->start;
+}
+int32_t kv_radix_n_tokens(const kv_radix_node *n) {
+    return n->n_tokens;
+}
+kv_radix_node *kv_radix_parent(const kv_radix_node *n) {
+    return n->parent;
+}
 
 /* ── finding ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -647,11 +665,11 @@ void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx) {
         n++;
         KV_CHECK(table_find(r, node->key) == node);
         if (node->parent) {
-            KV_CHECK(table_find(r, node->parent->key) == node->parent);                       /* R1 */
-            KV_CHECK(!node->parent->parent || node->parent->n_tokens == r->block);            /* R4 */
+            KV_CHECK(table_find(r, node->parent->key) == node->parent);            /* R1 */
+            KV_CHECK(!node->parent->parent || node->parent->n_tokens == r->block); /* R4 */
             KV_CHECK(node->start == node->parent->start + node->parent->n_tokens);
         }
-        uint32_t children = check_trie(node, node->trie, NULL, tokens_of, ctx);               /* R3 */
+        uint32_t children = check_trie(node, node->trie, NULL, tokens_of, ctx); /* R3 */
         for (kv_radix_node *c = node->unsettled; c; c = c->next_unsettled) {
             KV_CHECK(c->parent == node && !c->in_trie);
             children++;
@@ -675,8 +693,8 @@ void kv_radix_dump(kv_buf *out, kv_radix *r) {
     for (size_t i = n; i-- > 0;) {
         char key[33];
         kv_hash_hex(key, nodes[i]->key);
-        kv_buf_addf(out, "%.12s [%d, %d) children %u refs %u", key, nodes[i]->start, nodes[i]->start + nodes[i]->n_tokens,
-                    nodes[i]->n_children, atomic_load(&nodes[i]->refs));
+        kv_buf_addf(out, "%.12s [%d, %d) children %u refs %u", key, nodes[i]->start,
+                    nodes[i]->start + nodes[i]->n_tokens, nodes[i]->n_children, atomic_load(&nodes[i]->refs));
         for (record *rec = nodes[i]->records; rec; rec = rec->next)
             kv_buf_addf(out, " | %s %llu B%s%s", slot_names[rec->slot], (unsigned long long)rec->data.bytes,
                         rec->data.ram ? " ram" : "", rec->data.on_disk ? " disk" : "");

@@ -39,18 +39,18 @@
 #ifndef KV_RADIX_RADIX_H
 #define KV_RADIX_RADIX_H
 
-#include <stdbool.h>
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include <stdbool.h>
 
 typedef struct kv_radix kv_radix;
 typedef struct kv_radix_node kv_radix_node;
 
 /* Where a record is and what it is worth. */
 typedef struct kv_radix_record {
-    uint64_t bytes;      /* payload; 0 = there is no such record */
-    void *ram;           /* the RAM tier's entry, NULL = not in memory; owned by the tier */
+    uint64_t bytes; /* payload; 0 = there is no such record */
+    void *ram;      /* the RAM tier's entry, NULL = not in memory; owned by the tier */
     bool on_disk;
     bool canonical;
     uint32_t compute_ms; /* what computing its tokens took */
@@ -108,8 +108,8 @@ void kv_radix_unref(kv_radix *r, kv_radix_node *node);
 
 /* Facts of a node; no lock needed while referenced. A namespace's root has start 0 and no tokens. */
 kv_hash kv_radix_key(const kv_radix_node *n);
-int32_t kv_radix_start(const kv_radix_node *n);    /* q */
-int32_t kv_radix_n_tokens(const kv_radix_node *n); /* e - q */
+int32_t kv_radix_start(const kv_radix_node *n);         /* q */
+int32_t kv_radix_n_tokens(const kv_radix_node *n);      /* e - q */
 kv_radix_node *kv_radix_parent(const kv_radix_node *n); /* NULL at a root; borrowed */
 
 /* Records of a node, under the tree's lock: copies go out and in. Setting one with bytes 0 removes it. */

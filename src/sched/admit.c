@@ -4,9 +4,9 @@
  * can use; the first in the order of queue.h whose tokens will find room gets it. One that was overtaken for too long
  * and finds no room for its cells closes the door behind itself: what runs ends some day, and then there is room.
  */
+#include "sched/sched_private.h"
 #include <stdlib.h>
 #include <string.h>
-#include "sched/sched_private.h"
 
 typedef struct candidate {
     kv_gen *gen;
@@ -167,7 +167,9 @@ static void stop_waiting(kv_sched *s, const kv_gen *g) {
 /* ── one prompt for several generations ────────────────────────────────────────────────────────────────────────── */
 
 /* It has not sampled yet, so that another with the same prompt can start from its state. */
-static bool is_fresh(const kv_gen *g) { return g->run.twins && g->run.n_decoded == 0; }
+static bool is_fresh(const kv_gen *g) {
+    return g->run.twins && g->run.n_decoded == 0;
+}
 
 /* True while a generation of the same request computes the prompt that g waits for. */
 static bool twin_computes(const kv_sched *s, const kv_gen *g) {
@@ -195,8 +197,7 @@ static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
     if (!claim(s, dst)) return true; /* erased this moment: just look again */
     kv_sched_empty_slot(s, dst);
     while (!kv_cells_can_fork(&s->cells, src, s->n_slots) && kv_sched_evict(s, n)) continue;
-    bool ok = kv_cells_can_fork(&s->cells, src, s->n_slots) &&
-              kv_engine_fork(s->engine, src, dst, n, NULL) == KV_OK;
+    bool ok = kv_cells_can_fork(&s->cells, src, s->n_slots) && kv_engine_fork(s->engine, src, dst, n, NULL) == KV_OK;
     if (!ok) {
         /* The fork left dst empty. g is computed for itself, later. */
         pthread_mutex_lock(&s->mutex);
@@ -243,8 +244,7 @@ static candidate *list_candidates(int *n, kv_sched *s) {
         if (slot < 0) continue;
         int32_t usable = usable_prefix(s, slot, g), resumes = kv_sched_resumable(g);
         int32_t left = (int32_t)g->tokens.len - (usable > resumes ? usable : resumes);
-        list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, left),
-                                   (int64_t)s->cfg.max_wait_ms * 1000};
+        list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, left), (int64_t)s->cfg.max_wait_ms * 1000};
     }
     qsort(list, (size_t)*n, sizeof *list, by_order);
     return list;

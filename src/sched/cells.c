@@ -1,15 +1,21 @@
 /* sched/cells.c: see cells.h. */
 #include "sched/cells.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include "base/buf.h"
 #include "base/error.h"
+#include <stdlib.h>
+#include <string.h>
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+static int32_t min32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+static int32_t max32(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
 
-static int32_t *share(const kv_cells *c, int a, int b) { return &c->share[(size_t)a * (size_t)c->n_seq + (size_t)b]; }
+static int32_t *share(const kv_cells *c, int a, int b) {
+    return &c->share[(size_t)a * (size_t)c->n_seq + (size_t)b];
+}
 
 static void set_share(kv_cells *c, int a, int b, int32_t n) {
     *share(c, a, b) = n;

@@ -27,15 +27,15 @@
 
 typedef struct kv_cells {
     int n_seq;
-    int32_t total;      /* cells of the pool; INT32_MAX: this memory has none to count */
-    bool forks_share;   /* false: a fork copies (KV_MEMORY_WHOLE) */
+    int32_t total;    /* cells of the pool; INT32_MAX: this memory has none to count */
+    bool forks_share; /* false: a fork copies (KV_MEMORY_WHOLE) */
     int32_t used;
-    int32_t window;       /* W, 0 = no window pool */
+    int32_t window; /* W, 0 = no window pool */
     int32_t window_total;
-    int32_t window_held;  /* Σ min(len, W): upper bound of what cannot be used again */
-    int32_t *len;       /* owned, n_seq */
-    int32_t *share;     /* owned, n_seq × n_seq; the diagonal is unused */
-    int32_t *peak;      /* owned, n_seq: cells in use when the sequence last grew */
+    int32_t window_held; /* Σ min(len, W): upper bound of what cannot be used again */
+    int32_t *len;        /* owned, n_seq */
+    int32_t *share;      /* owned, n_seq × n_seq; the diagonal is unused */
+    int32_t *peak;       /* owned, n_seq: cells in use when the sequence last grew */
 } kv_cells;
 
 void kv_cells_init(kv_cells *c, int n_seq, int32_t total, bool forks_share);

@@ -1,7 +1,9 @@
 /* sched/chunk.c: see chunk.h. */
 #include "sched/chunk.h"
 
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t min32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
 
 /* From pos to the last multiple of the block that `most` tokens reach; inside one block where they reach none (a
  * batch smaller than a block). */

@@ -20,9 +20,9 @@
 #define KV_COST_LEAST_DEPTH 256
 
 typedef struct kv_cost_entry {
-    int32_t n;     /* tokens of the batch last seen in this class; 0 = none yet */
+    int32_t n; /* tokens of the batch last seen in this class; 0 = none yet */
     int32_t depth;
-    double us;     /* what n tokens at that depth cost: up at once, down slowly */
+    double us;       /* what n tokens at that depth cost: up at once, down slowly */
     int64_t last_us; /* what they cost when last seen */
 } kv_cost_entry;
 

@@ -1,9 +1,9 @@
 /* sched/gen.c: see gen.h. */
 #include "sched/gen.h"
 
+#include "sched/gen_private.h"
 #include <stdlib.h>
 #include <string.h>
-#include "sched/gen_private.h"
 
 static kv_gen_node *pack(const kv_gen_event *event) {
     size_t n = event->kind == KV_EVENT_DONE ? sizeof *event : offsetof(kv_gen_event, error);
@@ -47,7 +47,9 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     return g;
 }
 
-void kv_gen_ref(kv_gen *g) { atomic_fetch_add(&g->refs, 1); }
+void kv_gen_ref(kv_gen *g) {
+    atomic_fetch_add(&g->refs, 1);
+}
 
 void kv_gen_unref(kv_gen *g) {
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) return;
@@ -108,7 +110,9 @@ bool kv_gen_next(kv_gen_event *out, kv_gen *g) {
     return true;
 }
 
-void kv_gen_cancel(kv_gen *g) { atomic_store(&g->cancelled, true); }
+void kv_gen_cancel(kv_gen *g) {
+    atomic_store(&g->cancelled, true);
+}
 
 void kv_gen_detach(kv_gen *g) {
     pthread_mutex_lock(&g->mutex);

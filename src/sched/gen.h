@@ -30,18 +30,18 @@ typedef enum kv_finish {
 typedef struct kv_gen_params {
     const kv_token *prompt; /* copied; ≥ 1 token */
     size_t n_prompt;
-    kv_sampler *sampler;    /* transferred; NULL only with n_predict 0 */
-    int32_t n_predict;      /* most new tokens; -1 = up to the context limit; 0 = only evaluate the prompt */
+    kv_sampler *sampler;      /* transferred; NULL only with n_predict 0 */
+    int32_t n_predict;        /* most new tokens; -1 = up to the context limit; 0 = only evaluate the prompt */
     const char *const *stops; /* copied */
     int n_stops;
-    int32_t n_probs;        /* report this many alternatives a token; 0 = none */
+    int32_t n_probs; /* report this many alternatives a token; 0 = none */
     bool post_sampling_probs;
-    bool cache_prompt;      /* false: reuse nothing, and leave nothing that others reuse */
-    bool special_pieces;    /* spell control tokens in the text */
-    int32_t id_slot;        /* -1 = any */
+    bool cache_prompt;        /* false: reuse nothing, and leave nothing that others reuse */
+    bool special_pieces;      /* spell control tokens in the text */
+    int32_t id_slot;          /* -1 = any */
     int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; ≤ 0 = none */
-    int32_t n_indent;       /* stop at a line indented less than this (code completion); 0 = off */
-    uint64_t group;         /* generations of one request share it; same prompt → computed once. 0 = alone */
+    int32_t n_indent;         /* stop at a line indented less than this (code completion); 0 = off */
+    uint64_t group;           /* generations of one request share it; same prompt → computed once. 0 = alone */
     /* Called after events were pushed, on the engine thread, with the generation's mutex held: it must not block or
      * call back. Never again once kv_gen_next gave DONE or kv_gen_detach returned, so its context may go then. */
     void (*wake)(void *ctx);

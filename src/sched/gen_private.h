@@ -8,11 +8,11 @@
 #ifndef KV_SCHED_GEN_PRIVATE_H
 #define KV_SCHED_GEN_PRIVATE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include "cache/cache.h"
 #include "sched/gen.h"
 #include "sched/text.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 typedef enum kv_run_state { KV_RUN_NEW, KV_RUN_WAITING, KV_RUN_IN_SLOT, KV_RUN_DONE } kv_run_state;
 
@@ -25,18 +25,18 @@ typedef struct kv_match {
 /* What the scheduler knows of a generation. */
 typedef struct kv_run {
     kv_run_state state;
-    uint64_t id;          /* running number, also the order of arrival */
-    uint64_t twins;       /* equal for generations of one request with the same prompt; 0 = none */
-    int slot;             /* its slot while IN_SLOT, else -1 */
-    int64_t overtaken_us; /* see queue.h */
-    int32_t n_limit;      /* most tokens it may sample */
-    int32_t n_failed;     /* batches that failed since its last token */
-    bool admitted;        /* had a slot before */
+    uint64_t id;           /* running number, also the order of arrival */
+    uint64_t twins;        /* equal for generations of one request with the same prompt; 0 = none */
+    int slot;              /* its slot while IN_SLOT, else -1 */
+    int64_t overtaken_us;  /* see queue.h */
+    int32_t n_limit;       /* most tokens it may sample */
+    int32_t n_failed;      /* batches that failed since its last token */
+    bool admitted;         /* had a slot before */
     int32_t n_prompt_done; /* prompt tokens it ever had, the cached ones included: progress never goes back */
     int64_t submitted_us, admitted_us, first_token_us; /* the last two count once admitted, once n_decoded > 0 */
     int32_t n_cached, n_decoded;
-    kv_match *match;      /* owned; one a slot */
-    kv_lookup *lookup;    /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
+    kv_match *match;   /* owned; one a slot */
+    kv_lookup *lookup; /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
 } kv_run;
 
 /* A queued event. A slow reader may have thousands, so only DONE carries the (large) error. */

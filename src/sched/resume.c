@@ -40,7 +40,9 @@ void kv_sched_look_up(kv_sched *s, kv_gen *g) {
     g->run.lookup = kv_lookup_start(s->cfg.cache, "", g->tokens.data, g->tokens.len, wake, s);
 }
 
-bool kv_sched_looks_up(const kv_gen *g) { return g->run.lookup && !kv_lookup_ready(g->run.lookup); }
+bool kv_sched_looks_up(const kv_gen *g) {
+    return g->run.lookup && !kv_lookup_ready(g->run.lookup);
+}
 
 int32_t kv_sched_resumable(const kv_gen *g) {
     return g->run.lookup && kv_lookup_ready(g->run.lookup) ? kv_lookup_get(g->run.lookup)->position : 0;
@@ -84,8 +86,8 @@ int32_t kv_sched_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) {
     slot->gen = g; /* so that it does not count as an idle one, which could be emptied */
     bool room = make_room(s, P - have);
     slot->gen = NULL;
-    if (room)
-        do step = kv_restore_step(lookup, &s->state, number, have, RESTORE_SLICE_US, NULL);
+    if (room) do
+            step = kv_restore_step(lookup, &s->state, number, have, RESTORE_SLICE_US, NULL);
         while (step == KV_RESTORE_MORE);
     if (step != KV_RESTORE_DONE) {
         kv_sched_empty_slot(s, number);
@@ -110,7 +112,8 @@ void kv_sched_begin_trail(kv_sched *s, int number, const kv_gen *g) {
 void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
     const kv_slot *slot = &s->slots[number];
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
-    kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, slot->gen->n_prompt, us_per_token);
+    kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, slot->gen->n_prompt,
+                     us_per_token);
 }
 
 void kv_sched_capture_end(kv_sched *s, int number) {

@@ -6,7 +6,9 @@
  */
 #include "sched/sched_private.h"
 
-void kv_sched_touch(kv_sched *s, int slot) { s->slots[slot].version = ++s->ticks; }
+void kv_sched_touch(kv_sched *s, int slot) {
+    s->slots[slot].version = ++s->ticks;
+}
 
 void kv_sched_empty_slot(kv_sched *s, int number) {
     kv_slot *slot = &s->slots[number];
@@ -138,8 +140,8 @@ static bool swap_slots(kv_sched *s, int from, int to) {
     int32_t n = (int32_t)idle->held.len;
     bool keep = n > 0 && kv_engine_fork(s->engine, to, scratch, n, NULL) == KV_OK;
     kv_sched_empty_slot(s, to);
-    bool moved = running->held.len == 0 ||
-                 kv_engine_fork(s->engine, from, to, (int32_t)running->held.len, NULL) == KV_OK;
+    bool moved =
+        running->held.len == 0 || kv_engine_fork(s->engine, from, to, (int32_t)running->held.len, NULL) == KV_OK;
     if (moved) kv_engine_seq_rm(s->engine, from, -1, -1);
     int home = moved ? from : to;
     if (keep && kv_engine_fork(s->engine, scratch, home, n, NULL) == KV_OK) {

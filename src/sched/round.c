@@ -59,8 +59,8 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
         .budget_us = budget_us,
         .predict_us = predict_chunk,
         .predict_ctx = &f,
-        .smallest_us = kv_cost_at_least_us(&s->cost, s->cfg.min_chunk + f.n_others,
-                                           depth_with(s, s->cfg.min_chunk + f.n_others)),
+        .smallest_us =
+            kv_cost_at_least_us(&s->cost, s->cfg.min_chunk + f.n_others, depth_with(s, s->cfg.min_chunk + f.n_others)),
     };
     int32_t n = kv_chunk_next(&in);
     int32_t n_prompt = s->slots[slot].gen->n_prompt; /* behind it lies what was generated before a preemption */

@@ -1,9 +1,9 @@
 /* sched/sched.c: what other threads call, the step, ends, views and checks. See sched_private.h for the rest. */
 #include "sched/sched.h"
 
+#include "sched/sched_private.h"
 #include <stdlib.h>
 #include <string.h>
-#include "sched/sched_private.h"
 
 void kv_sched_config_defaults(kv_sched_config *c) {
     *c = (kv_sched_config){
@@ -28,8 +28,8 @@ static kv_status check_config(kv_sched_config *c, const kv_engine_info *info, bo
         return kv_fail(err, KV_INVALID, "a served context of %d tokens does not fit the engine's %d cells",
                        (int)c->n_ctx_served, (int)info->n_ctx);
     if (info->n_batch < info->n_slots + 1)
-        return kv_fail(err, KV_INVALID, "a batch of %d rows is too small for %d slots and a prompt",
-                       (int)info->n_batch, (int)info->n_slots);
+        return kv_fail(err, KV_INVALID, "a batch of %d rows is too small for %d slots and a prompt", (int)info->n_batch,
+                       (int)info->n_slots);
     int32_t power = 1;
     while (power <= c->min_chunk / 2) power *= 2;
     c->min_chunk = power;
@@ -163,8 +163,7 @@ static kv_status check_gen(const kv_sched *s, const kv_gen *g, int n_gens, kv_er
     kv_status status = check_prompt(s, g->tokens.data, g->tokens.len, n_gens, err);
     if (status != KV_OK) return status;
     if (g->id_slot >= s->n_slots)
-        return kv_fail_field(err, "id_slot", "id_slot is %d, there are slots 0 to %d", (int)g->id_slot,
-                             s->n_slots - 1);
+        return kv_fail_field(err, "id_slot", "id_slot is %d, there are slots 0 to %d", (int)g->id_slot, s->n_slots - 1);
     if (g->prime_status != KV_OK && err) *err = g->prime_error;
     return g->prime_status;
 }
@@ -267,7 +266,9 @@ bool kv_sched_idle(kv_sched *s) {
 
 /* ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static double ms_between(int64_t from_us, int64_t to_us) { return (double)(to_us - from_us) / 1000; }
+static double ms_between(int64_t from_us, int64_t to_us) {
+    return (double)(to_us - from_us) / 1000;
+}
 
 kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us) {
     const kv_run *r = &g->run;
@@ -484,7 +485,7 @@ void kv_sched_self_check(kv_sched *s) {
         KV_CHECK(slot->gen->run.n_decoded < slot->gen->run.n_limit || !slot->gen->run.n_limit);
     }
     KV_CHECK(kv_engine_pos_max(s->engine, s->n_slots) == -1); /* scratch is never held across a step */
-    for (int i = 0; i < s->n_waiting; i++) { /* 2 */
+    for (int i = 0; i < s->n_waiting; i++) {                  /* 2 */
         KV_CHECK(s->waiting[i]->run.state == KV_RUN_WAITING && s->waiting[i]->run.slot == -1);
         for (int k = 0; k < i; k++) KV_CHECK(s->waiting[k] != s->waiting[i]);
     }

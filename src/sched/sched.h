@@ -31,15 +31,15 @@
 typedef struct kv_sched kv_sched;
 
 typedef struct kv_sched_config {
-    int32_t n_ctx_served;   /* most tokens of prompt + answer of one generation; 0 = the engine's n_ctx */
-    int32_t block;          /* B: chunk edges are absolute multiples of it */
-    int32_t chunk;          /* prefill chunk when nobody decodes, k × block */
-    int32_t min_chunk;      /* smallest chunk while somebody decodes; rounded down to a power of two */
+    int32_t n_ctx_served; /* most tokens of prompt + answer of one generation; 0 = the engine's n_ctx */
+    int32_t block;        /* B: chunk edges are absolute multiples of it */
+    int32_t chunk;        /* prefill chunk when nobody decodes, k × block */
+    int32_t min_chunk;    /* smallest chunk while somebody decodes; rounded down to a power of two */
     int32_t max_stall_ms;
     int32_t max_wait_ms;
-    int32_t max_queue;      /* generations beyond one a slot; more are refused with KV_BUSY */
-    kv_cache *cache;        /* borrowed, NULL = none: what leaves a slot is kept there and found again */
-    float slot_similarity;  /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
+    int32_t max_queue;     /* generations beyond one a slot; more are refused with KV_BUSY */
+    kv_cache *cache;       /* borrowed, NULL = none: what leaves a slot is kept there and found again */
+    float slot_similarity; /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
 } kv_sched_config;
 
 void kv_sched_config_defaults(kv_sched_config *c);
@@ -73,7 +73,7 @@ typedef struct kv_slot_view {
     bool processing, prefilling;
     int32_t n_ctx, n_tokens; /* tokens it holds now */
     int32_t n_prompt, n_prompt_done, n_decoded, n_remain;
-    uint64_t gen_id;         /* running number of the generation, 0 = idle */
+    uint64_t gen_id; /* running number of the generation, 0 = idle */
 } kv_slot_view;
 
 typedef struct kv_sched_stats { /* counters since start; times in seconds */
@@ -81,16 +81,16 @@ typedef struct kv_sched_stats { /* counters since start; times in seconds */
     uint64_t n_prompt_computed; /* also what was computed again */
     uint64_t n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
     double prompt_seconds, decode_seconds; /* a shared call counts by its rows */
-    uint64_t n_busy_slots_sum; /* Σ over decode calls of busy slots */
+    uint64_t n_busy_slots_sum;             /* Σ over decode calls of busy slots */
     int32_t n_processing, n_waiting, n_tokens_max;
-    int32_t cells_used, cells_total; /* of the main pool; 0 for a memory without cells */
+    int32_t cells_used, cells_total;          /* of the main pool; 0 for a memory without cells */
     uint64_t n_no_cells, n_damaged, n_failed; /* batches that the engine refused for lack of cells, broke, refused */
-    uint64_t n_forked;         /* prompts taken over from a generation of the same request */
+    uint64_t n_forked;                        /* prompts taken over from a generation of the same request */
 } kv_sched_stats;
 
 void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s);
 int kv_sched_get_slots(kv_slot_view *out, int room, kv_sched *s); /* number written */
-bool kv_sched_idle(kv_sched *s); /* nothing waiting or running */
+bool kv_sched_idle(kv_sched *s);                                  /* nothing waiting or running */
 /* For people; and a walk over everything that aborts on a broken promise. Engine thread. */
 void kv_sched_dump(kv_buf *out, kv_sched *s);
 void kv_sched_self_check(kv_sched *s);

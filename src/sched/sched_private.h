@@ -23,12 +23,12 @@
 #ifndef KV_SCHED_SCHED_PRIVATE_H
 #define KV_SCHED_SCHED_PRIVATE_H
 
-#include <pthread.h>
 #include "sched/cells.h"
 #include "sched/cost.h"
 #include "sched/gen_private.h"
 #include "sched/queue.h"
 #include "sched/sched.h"
+#include <pthread.h>
 
 /* Batches that may fail in a row without a token of the generation in between. */
 #define KV_SCHED_RETRIES 3
@@ -57,14 +57,14 @@ struct kv_sched {
     const kv_clock *clock;
     kv_sched_config cfg;
     int n_slots;
-    bool two_calls;  /* decode tokens and chunk in calls of their own */
-    bool cut_free;   /* any prefix of a sequence can be kept */
+    bool two_calls; /* decode tokens and chunk in calls of their own */
+    bool cut_free;  /* any prefix of a sequence can be kept */
     bool lose_all;  /* a damaged call spoils every sequence */
     kv_state state; /* with a cache */
 
     /* engine thread */
-    kv_slot *slots;    /* owned; a slot's number is its sequence id */
-    kv_gen **waiting;  /* owned references */
+    kv_slot *slots;   /* owned; a slot's number is its sequence id */
+    kv_gen **waiting; /* owned references */
     int n_waiting, waiting_room;
     kv_cells cells;
     kv_cost cost, decode_cost; /* with two calls the tokens have their own */
@@ -73,21 +73,21 @@ struct kv_sched {
     bool short_of_cells;       /* the engine had no room where we counted some; until a call succeeds */
     int chunked;               /* slot that got this round's chunk, -1 */
     int *decoding;
-    bool *mask, *in_call;      /* scratch: one a slot */
+    bool *mask, *in_call; /* scratch: one a slot */
     kv_batch batch;
     kv_buf piece;
     kv_sched_stats stats;
-    kv_error last_failure;     /* of a call, for the dump */
+    kv_error last_failure; /* of a call, for the dump */
 
     /* under `mutex`, which may be held while a generation's is taken */
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    kv_gen **inbox;    /* owned references, n_inbox */
+    kv_gen **inbox; /* owned references, n_inbox */
     int n_inbox, inbox_room;
-    int n_live;        /* in inbox, waiting and slots: at most n_slots + max_queue */
+    int n_live; /* in inbox, waiting and slots: at most n_slots + max_queue */
     uint64_t n_ids;
     bool draining, stopping;
-    bool woken;           /* a look-up has its result */
+    bool woken;         /* a look-up has its result */
     bool *busy, *erase; /* one a slot: it runs; empty it before the next round */
     kv_slot_view *views;
     kv_sched_stats stats_view;
@@ -113,9 +113,9 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
 /* resume.c; all do nothing without a cache */
 kv_status kv_sched_open_cache(kv_sched *s, kv_error *err);
 void kv_sched_close_cache(kv_sched *s);
-void kv_sched_look_up(kv_sched *s, kv_gen *g);   /* any thread */
-bool kv_sched_looks_up(const kv_gen *g);         /* its result is not there yet */
-int32_t kv_sched_resumable(const kv_gen *g);     /* tokens that the cache could put into a slot */
+void kv_sched_look_up(kv_sched *s, kv_gen *g); /* any thread */
+bool kv_sched_looks_up(const kv_gen *g);       /* its result is not there yet */
+int32_t kv_sched_resumable(const kv_gen *g);   /* tokens that the cache could put into a slot */
 /* The claimed slot has `usable` tokens of g: put more into it if there are. Returns what it then holds, or `usable`
  * when it was not touched. */
 int32_t kv_sched_restore(kv_sched *s, int slot, kv_gen *g, int32_t usable);

@@ -1,10 +1,10 @@
 /* sched/text.c: see text.h. */
 #include "sched/text.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include "base/error.h"
 #include "base/json.h"
+#include <stdlib.h>
+#include <string.h>
 
 static void stop_init(kv_text_stop *s, const char *word) {
     s->word = kv_strdup(word);

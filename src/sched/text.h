@@ -12,10 +12,10 @@
 #ifndef KV_SCHED_TEXT_H
 #define KV_SCHED_TEXT_H
 
+#include "base/buf.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/buf.h"
 
 typedef enum kv_text_end {
     KV_TEXT_GOES_ON,
@@ -25,7 +25,7 @@ typedef enum kv_text_end {
 
 /* One stop string with its automaton (Knuth–Morris–Pratt). */
 typedef struct kv_text_stop {
-    char *word;   /* owned, not empty */
+    char *word; /* owned, not empty */
     size_t n;
     size_t *back; /* owned: back[k] = longest proper border of the first k bytes */
     size_t met;   /* bytes of the word that the text ends with now */
@@ -34,12 +34,12 @@ typedef struct kv_text_stop {
 typedef struct kv_text {
     kv_text_stop *stops; /* owned */
     int n_stops;
-    int32_t n_indent;    /* 0 = off */
-    kv_buf pending;      /* not handed out yet */
-    bool in_indent;      /* after a newline, only blanks so far; with n_indent only */
-    int32_t indent;      /* blanks of that line */
-    size_t line_start;   /* where in `pending` that line begins */
-    bool new_line;       /* the last feed brought a newline */
+    int32_t n_indent;  /* 0 = off */
+    kv_buf pending;    /* not handed out yet */
+    bool in_indent;    /* after a newline, only blanks so far; with n_indent only */
+    int32_t indent;    /* blanks of that line */
+    size_t line_start; /* where in `pending` that line begins */
+    bool new_line;     /* the last feed brought a newline */
     kv_text_end end;
     const char *stop_word; /* the one met; borrowed from `stops` */
 } kv_text;

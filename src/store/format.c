@@ -41,18 +41,30 @@ static void put64(unsigned char *p, uint64_t v) {
     put32(p, (uint32_t)v);
     put32(p + 4, (uint32_t)(v >> 32));
 }
-static uint16_t get16(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
-static uint32_t get32(const unsigned char *p) { return get16(p) | (uint32_t)get16(p + 2) << 16; }
-static uint64_t get64(const unsigned char *p) { return get32(p) | (uint64_t)get32(p + 4) << 32; }
+static uint16_t get16(const unsigned char *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+static uint32_t get32(const unsigned char *p) {
+    return get16(p) | (uint32_t)get16(p + 2) << 16;
+}
+static uint64_t get64(const unsigned char *p) {
+    return get32(p) | (uint64_t)get32(p + 4) << 32;
+}
 static void put_hash(unsigned char *p, kv_hash h) {
     put64(p, h.lo);
     put64(p + 8, h.hi);
 }
-static kv_hash get_hash(const unsigned char *p) { return (kv_hash){get64(p), get64(p + 8)}; }
+static kv_hash get_hash(const unsigned char *p) {
+    return (kv_hash){get64(p), get64(p + 8)};
+}
 
-static uint64_t padded(uint64_t n) { return (n + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN; }
+static uint64_t padded(uint64_t n) {
+    return (n + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN;
+}
 
-uint32_t kv_format_head_bytes(int32_t n_tokens) { return (uint32_t)padded(AT_TOKENS + (uint64_t)n_tokens * 4); }
+uint32_t kv_format_head_bytes(int32_t n_tokens) {
+    return (uint32_t)padded(AT_TOKENS + (uint64_t)n_tokens * 4);
+}
 
 uint64_t kv_format_file_bytes(int32_t n_tokens, uint64_t n_payload) {
     return kv_format_head_bytes(n_tokens) + padded(n_payload);
@@ -112,11 +124,13 @@ static void read_fields(kv_record_head *h, const unsigned char *p) {
 /* Sizes that contradict each other are found before anything is read by them. */
 static const char *contradiction(const kv_record_head *h, uint32_t head_bytes, uint64_t file_bytes) {
     if (h->kind < KV_RECORD_BLOCK || h->kind > KV_RECORD_WHOLE) return "an unknown kind of record";
-    if (h->q < 0 || h->e < 0 || h->n_tokens < 1 || h->n_tokens > 1 << 24) return "a position or token count out of range";
+    if (h->q < 0 || h->e < 0 || h->n_tokens < 1 || h->n_tokens > 1 << 24)
+        return "a position or token count out of range";
     int32_t from = h->kind == KV_RECORD_WHOLE ? 0 : h->q;
     if (h->e - from != h->n_tokens) return "positions that do not agree with the number of tokens";
     if (h->n_payload == 0) return "no payload";
-    if (head_bytes != kv_format_head_bytes(h->n_tokens)) return "a header size that does not agree with the number of tokens";
+    if (head_bytes != kv_format_head_bytes(h->n_tokens))
+        return "a header size that does not agree with the number of tokens";
     if (h->n_payload > UINT64_MAX / 2 || kv_format_file_bytes(h->n_tokens, h->n_payload) != file_bytes)
         return "a length that does not agree with the header (cut short?)";
     return NULL;

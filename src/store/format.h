@@ -31,13 +31,13 @@
 #ifndef KV_STORE_FORMAT_H
 #define KV_STORE_FORMAT_H
 
-#include <stdbool.h>
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include <stdbool.h>
 
 #define KV_FORMAT_VERSION 1
-#define KV_FORMAT_ALIGN 4096u
+#define KV_FORMAT_ALIGN   4096u
 
 typedef enum kv_record_kind {
     KV_RECORD_BLOCK = 1,      /* attention cells of tokens [q, e) */

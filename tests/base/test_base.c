@@ -1,4 +1,5 @@
 /* base: buffers, errors, JSON reading and UTF-8. */
+#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +7,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -57,7 +57,11 @@ static void error_message_stays_utf8(void **state) {
 
 static void utf8_edges(void **state) {
     (void)state;
-    static const struct { const char *s; size_t n, complete; bool valid; } rows[] = {
+    static const struct {
+        const char *s;
+        size_t n, complete;
+        bool valid;
+    } rows[] = {
         {"", 0, 0, true},
         {"abc", 3, 3, true},
         {"\xC3\xA9", 2, 2, true},

@@ -1,5 +1,6 @@
 /* cache: conversations on the fake engine, of every kind of memory: whatever is restored, the logits are those of a run
  * that computed everything, and what need not be computed is not. */
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "cache/cache.h"
 #include "engine/engine_fake.h"
@@ -55,8 +55,14 @@ static void open_world(world *w, kv_memory_kind kind, uint64_t seed, uint64_t qu
     check(kv_engine_new(&w->engine, w->model, &p, &err), &err);
     check(kv_state_init(&w->state, w->engine, &err), &err);
     w->io = kv_io_new_inline(shuffle ? seed | 1 : 0);
-    kv_cache_config cfg = {.engine = kv_engine_get_info(w->engine), .block = B, .ns = kv_hash_bytes("test", 4),
-                           .queue_bytes = queue, .ram_bytes = ram, .interval = INTERVAL, .io = w->io, .clock = &w->clock.base};
+    kv_cache_config cfg = {.engine = kv_engine_get_info(w->engine),
+                           .block = B,
+                           .ns = kv_hash_bytes("test", 4),
+                           .queue_bytes = queue,
+                           .ram_bytes = ram,
+                           .interval = INTERVAL,
+                           .io = w->io,
+                           .clock = &w->clock.base};
     check(kv_cache_new(&w->cache, &cfg, &err), &err);
     w->n_vocab = kv_model_get_info(w->model)->n_vocab;
     w->got = malloc((size_t)w->n_vocab * sizeof(float));

@@ -3,6 +3,7 @@
  *
  * The reference is the captured sequence itself, going on with given tokens in the same batches. Restored into an
  * otherwise empty context at a block's edge the result is the same to the last bit. */
+#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "cache/state.h"
 #include "engine/engine_fake.h"
@@ -97,7 +97,9 @@ static void prefill_and_capture(rig *r, kv_seq seq, int n) {
         int e = q + r->block < n ? q + r->block : n;
         decode(r, seq, q, e);
         if (kv_state_has_blocks(kind))
-            check(kv_state_capture(&r->blocks[i], kv_state_has_windows(kind) ? &r->windows[i] : NULL, &r->state, seq, q, e, &err), &err);
+            check(kv_state_capture(&r->blocks[i], kv_state_has_windows(kind) ? &r->windows[i] : NULL, &r->state, seq, q,
+                                   e, &err),
+                  &err);
         if (kv_state_has_checkpoints(kind)) check(kv_state_checkpoint(&r->checkpoints[i], &r->state, seq, &err), &err);
         r->n_blocks = i + 1;
     }
@@ -112,10 +114,13 @@ static void restore(rig *r, kv_seq seq, int n, int P) {
         int q = i * r->block, e = q + r->block < n ? q + r->block : n;
         bool in_window = kv_state_has_windows(kind) && e > need;
         check(kv_state_put(&r->state, seq, r->blocks[i].data, r->blocks[i].len, in_window ? r->windows[i].data : NULL,
-                           in_window ? r->windows[i].len : 0, q, q, e, &err), &err);
+                           in_window ? r->windows[i].len : 0, q, q, e, &err),
+              &err);
     }
     bool has = kv_state_has_checkpoints(kind);
-    check(kv_state_finish(&r->state, seq, has ? r->checkpoints[last].data : NULL, has ? r->checkpoints[last].len : 0, P, &err), &err);
+    check(kv_state_finish(&r->state, seq, has ? r->checkpoints[last].data : NULL, has ? r->checkpoints[last].len : 0, P,
+                          &err),
+          &err);
 }
 
 /* TAIL single tokens behind P; their logits one after the other in `out`. */
@@ -156,7 +161,8 @@ static void every_position(rig *r, const char *name, bool exact_inside) {
     float at_end = restored_against_uninterrupted(r, N, N);
     float at_edge = restored_against_uninterrupted(r, N, edge);
     float inside = kv_state_has_checkpoints(kind) ? 0 : restored_against_uninterrupted(r, N, edge + r->block / 2 + 1);
-    print_message("%-14s %-13s B %3d  end %g  edge %g  inside %g\n", name, kv_memory_kind_name(kind), r->block, at_end, at_edge, inside);
+    print_message("%-14s %-13s B %3d  end %g  edge %g  inside %g\n", name, kv_memory_kind_name(kind), r->block, at_end,
+                  at_edge, inside);
     /* deepseek4 comes back a little different (8e-5 was seen, and the cause not found): held to the shape noise. */
     bool exact = strcmp(name, "deepseek4") != 0;
     assert_true(exact ? at_end == 0 : at_end <= NOISE);
@@ -170,8 +176,9 @@ static void every_position(rig *r, const char *name, bool exact_inside) {
 
 static void tiny_models_of_every_family(void **state) {
     (void)state;
-    static const char *const names[] = {"llama", "gemma3", "gpt-oss", "llama4", "deepseek2", "qwen35", "qwen3next", "qwen4exp",
-                                        "deepseek4", "nemotron_h", "granitehybrid", "falcon-h1", "lfm2", "lfm2-window", "mamba2"};
+    static const char *const names[] = {"llama",         "gemma3",    "gpt-oss",  "llama4",      "deepseek2",
+                                        "qwen35",        "qwen3next", "qwen4exp", "deepseek4",   "nemotron_h",
+                                        "granitehybrid", "falcon-h1", "lfm2",     "lfm2-window", "mamba2"};
     const char *dir = getenv("KVASIR_FIXTURES");
     if (!dir) fail_msg("KVASIR_FIXTURES is not set: run the tests through ctest or `make test`");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -233,7 +240,9 @@ static void a_missing_piece_is_refused(void **state) {
         }
         assert_int_equal(kv_engine_pos_max(r->engine, 1), -1);
         if (kv_state_has_blocks(kind)) { /* a cut blob */
-            assert_int_equal(kv_state_put(&r->state, 1, r->blocks[0].data, r->blocks[0].len / 2, NULL, 0, 0, 0, r->block, &err), KV_ENGINE);
+            assert_int_equal(
+                kv_state_put(&r->state, 1, r->blocks[0].data, r->blocks[0].len / 2, NULL, 0, 0, 0, r->block, &err),
+                KV_ENGINE);
             assert_int_equal(kv_engine_pos_max(r->engine, 1), -1);
         }
         rig_down(r);

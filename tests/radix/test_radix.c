@@ -1,4 +1,5 @@
 /* radix: longest common prefixes and structure against a naive model (a plain list of token paths). */
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "radix/radix.h"
 
@@ -67,7 +67,8 @@ static void add_path(model *m, const kv_token *path, int n) {
         kv_radix_node *node, *bad;
         bool created;
         kv_error err;
-        assert_int_equal(kv_radix_add(&node, &created, &bad, m->r, parent, path + q, (size_t)(e - q), tokens_of, m, &err), KV_OK);
+        assert_int_equal(
+            kv_radix_add(&node, &created, &bad, m->r, parent, path + q, (size_t)(e - q), tokens_of, m, &err), KV_OK);
         entry *known = find_path(m, path, e);
         assert_int_equal(created, known == NULL);
         if (known) {
@@ -113,13 +114,15 @@ static void check_find(model *m) {
         assert_int_equal(kv_radix_start(match.candidate), found);
         kv_token tokens[B];
         assert_true(tokens_of(m, match.candidate, tokens));
-        int extra = (int)kv_tokens_common(prompt + found, (size_t)(n - found), tokens, (size_t)kv_radix_n_tokens(match.candidate));
+        int extra = (int)kv_tokens_common(prompt + found, (size_t)(n - found), tokens,
+                                          (size_t)kv_radix_n_tokens(match.candidate));
         /* Its peers are exactly the siblings with that much in common. */
         kv_radix_node *peers[MAX_NODES];
         int n_peers = kv_radix_peers(peers, MAX_NODES, m->r, match.candidate, extra), want = 0;
         for (int i = 0; i < m->n; i++) {
             if (kv_radix_parent(m->e[i].node) != kv_radix_parent(match.candidate)) continue;
-            int c = (int)kv_tokens_common(m->e[i].path + found, (size_t)(m->e[i].n - found), tokens, (size_t)kv_radix_n_tokens(match.candidate));
+            int c = (int)kv_tokens_common(m->e[i].path + found, (size_t)(m->e[i].n - found), tokens,
+                                          (size_t)kv_radix_n_tokens(match.candidate));
             want += c >= extra;
         }
         assert_int_equal(n_peers, want);
@@ -130,8 +133,10 @@ static void check_find(model *m) {
         for (int i = 0; i < match.n_ends; i++) ends += kv_radix_n_tokens(match.ends[i]) <= extra;
         for (int i = 0; i < m->n; i++) {
             int len = kv_radix_n_tokens(m->e[i].node);
-            if (kv_radix_parent(m->e[i].node) != kv_radix_parent(match.candidate) || m->e[i].node == match.candidate) continue;
-            want_ends += len <= extra && found + len < n && memcmp(m->e[i].path + found, prompt + found, (size_t)len * sizeof *prompt) == 0;
+            if (kv_radix_parent(m->e[i].node) != kv_radix_parent(match.candidate) || m->e[i].node == match.candidate)
+                continue;
+            want_ends += len <= extra && found + len < n &&
+                         memcmp(m->e[i].path + found, prompt + found, (size_t)len * sizeof *prompt) == 0;
         }
         assert_int_equal(ends, want_ends);
         found += extra;
@@ -179,7 +184,6 @@ static void random_operations_equal_the_naive_model(void **state) {
     done(&m);
 }
 
-
 /* A tree made again from keys alone, as at start-up, finds the same. */
 static void known_nodes_settle_when_needed(void **state) {
     (void)state;
@@ -197,7 +201,8 @@ static void known_nodes_settle_when_needed(void **state) {
             for (int k = 0; k < again.n; k++)
                 if (kv_hash_equal(kv_radix_key(again.e[k].node), kv_radix_key(old))) parent = again.e[k].node;
             again.e[again.n] = m.e[i];
-            again.e[again.n++].node = kv_radix_add_known(again.r, parent, kv_radix_key(m.e[i].node), kv_radix_n_tokens(m.e[i].node));
+            again.e[again.n++].node =
+                kv_radix_add_known(again.r, parent, kv_radix_key(m.e[i].node), kv_radix_n_tokens(m.e[i].node));
         }
     }
     kv_radix_check(again.r, tokens_of, &again);

@@ -93,7 +93,9 @@ static void random_against_naive(void **state) {
         for (int step = 0; step < 150; step++) {
             int a = dice_below(&d, SEQS), b = dice_below(&d, SEQS);
             switch (dice_below(&d, 6)) {
-            case 0: case 1: case 2: {
+            case 0:
+            case 1:
+            case 2: {
                 int n = dice_from(&d, 1, 30);
                 if (n > kv_cells_left(&c)) break;
                 kv_cells_append(&c, a, n);

@@ -81,7 +81,9 @@ static void table(void **state) {
     }
 }
 
-static bool power_of_two(int32_t n) { return n > 0 && (n & (n - 1)) == 0; }
+static bool power_of_two(int32_t n) {
+    return n > 0 && (n & (n - 1)) == 0;
+}
 
 /* Any prompt is consumed up to its last token, chunks obey every bound, and edges lie where they must. */
 static void random_promises(void **state) {

@@ -4,7 +4,9 @@
 #include "sched/gen_private.h"
 
 static int woken;
-static void wake(void *ctx) { ++*(int *)ctx; }
+static void wake(void *ctx) {
+    ++*(int *)ctx;
+}
 
 static kv_gen *make(void) {
     static const kv_token prompt[] = {1, 2, 3};

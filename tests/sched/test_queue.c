@@ -9,14 +9,11 @@ static void table(void **state) {
         kv_queue_key a, b;
         int expect;
     } rows[] = {
-        {{1, 0, 10}, {2, 0, 20}, -1},
-        {{1, 0, 20}, {2, 0, 10}, 1},
-        {{1, 0, 10}, {2, 0, 10}, -1},
-        {{1, 100, 20}, {2, 0, 10}, -1},   /* overtaken for long enough */
-        {{1, 99, 20}, {2, 0, 10}, 1},     /* not quite */
-        {{1, 100, 20}, {2, 500, 10}, -1}, /* both: by arrival */
-        {{3, 100, 20}, {2, 500, 10}, 1},
-        {{3, 100, 90}, {2, 0, 10}, -1},
+        {{1, 0, 10}, {2, 0, 20}, -1},     {{1, 0, 20}, {2, 0, 10}, 1},
+        {{1, 0, 10}, {2, 0, 10}, -1},     {{1, 100, 20}, {2, 0, 10}, -1}, /* overtaken for long enough */
+        {{1, 99, 20}, {2, 0, 10}, 1},                                     /* not quite */
+        {{1, 100, 20}, {2, 500, 10}, -1},                                 /* both: by arrival */
+        {{3, 100, 20}, {2, 500, 10}, 1},  {{3, 100, 90}, {2, 0, 10}, -1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(kv_queue_compare(&rows[i].a, &rows[i].b, 100), rows[i].expect);

@@ -275,7 +275,10 @@ static void reuse_table(void **state) {
         {"nothing in common", "0123456789", "abc", "x123456789", {0, 0, 0, 0, 0, 0}},
         {"less than the least share", "0123456789", "abc", "0xxxxxxxxxxxxxx", {1, 1, 0, 0, 0, 0}},
         /* 60 tokens back, the window of 32 is partly gone once its cells were used again; here they were not */
-        {"far back", "0123456789012345678901234567890123456789012345678901234567890123456789", "abc", "0123456789x",
+        {"far back",
+         "0123456789012345678901234567890123456789012345678901234567890123456789",
+         "abc",
+         "0123456789x",
          {10, 10, 0, 0, 0, 0}},
     };
     for (int k = 0; k < N_KINDS; k++) {

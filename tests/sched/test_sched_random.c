@@ -88,7 +88,7 @@ typedef struct workload {
     world *w;
     int32_t n_ctx;
     int n_slots;
-    bool tight; /* few cells, long answers */
+    bool tight;             /* few cells, long answers */
     kv_tokens documents[3]; /* what prompts begin with, so that they share prefixes */
     request r[MOST];
     int n, n_submitted;
@@ -268,14 +268,14 @@ static void equals_alone(void **state) {
         if (only < 0 || only == i) one_round(kind, dice_next(&d), &t);
     }
     close_worlds();
-    print_message("%s: %d rounds, %llu requests, %llu preempted (%llu for lack of cells alone), %llu cancelled,\n"
-                  "  %llu errors, %llu damaged, %llu without cells, %llu forked, prompt tokens: %llu cached, %llu of them "
-                  "restored, %llu computed\n",
-                  kv_memory_kind_name(kind), rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
-                  (unsigned long long)t.preempted_in_peace, (unsigned long long)t.cancelled,
-                  (unsigned long long)t.errors, (unsigned long long)t.damaged, (unsigned long long)t.no_cells,
-                  (unsigned long long)t.forked, (unsigned long long)t.cached, (unsigned long long)t.restored,
-                  (unsigned long long)t.computed);
+    print_message(
+        "%s: %d rounds, %llu requests, %llu preempted (%llu for lack of cells alone), %llu cancelled,\n"
+        "  %llu errors, %llu damaged, %llu without cells, %llu forked, prompt tokens: %llu cached, %llu of them "
+        "restored, %llu computed\n",
+        kv_memory_kind_name(kind), rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
+        (unsigned long long)t.preempted_in_peace, (unsigned long long)t.cancelled, (unsigned long long)t.errors,
+        (unsigned long long)t.damaged, (unsigned long long)t.no_cells, (unsigned long long)t.forked,
+        (unsigned long long)t.cached, (unsigned long long)t.restored, (unsigned long long)t.computed);
     if (rounds < 100 || only >= 0) return;
     /* the workload reaches what it is meant to reach */
     assert_true(t.cancelled > 0 && t.damaged > 0 && t.no_cells > 0 && t.forked > 0 && t.cached > 0 && t.restored > 0);

@@ -46,8 +46,8 @@ static void table(void **state) {
         {"one STO", {"STOP"}, 0, "one STO", KV_TEXT_GOES_ON, ""}, /* an unfinished one is text */
         {"ababababc", {"ababc"}, 0, "abab", KV_TEXT_STOPPED, "ababc"},
         {"aaab", {"aab"}, 0, "a", KV_TEXT_STOPPED, "aab"},
-        {"xabcy", {"b", "abc"}, 0, "xa", KV_TEXT_STOPPED, "b"},    /* complete first */
-        {"xabcy", {"bc", "abc"}, 0, "x", KV_TEXT_STOPPED, "abc"},  /* complete together: the longest */
+        {"xabcy", {"b", "abc"}, 0, "xa", KV_TEXT_STOPPED, "b"},   /* complete first */
+        {"xabcy", {"bc", "abc"}, 0, "x", KV_TEXT_STOPPED, "abc"}, /* complete together: the longest */
         {"ab", {""}, 0, "ab", KV_TEXT_GOES_ON, ""},
         {"a\xE2\x82\xAC", {0}, 0, "a\xE2\x82\xAC", KV_TEXT_GOES_ON, ""},
         {"a\xE2\x82", {0}, 0, "a", KV_TEXT_GOES_ON, ""}, /* an unfinished character never goes out */

@@ -2,6 +2,7 @@
 #ifndef KV_TESTS_SCHED_TESTING_H
 #define KV_TESTS_SCHED_TESTING_H
 
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
 typedef struct dice {
     uint64_t state;
@@ -23,9 +23,15 @@ static inline uint64_t dice_next(dice *d) { /* splitmix64's step */
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
-static inline int dice_below(dice *d, int n) { return (int)(dice_next(d) % (uint64_t)n); }      /* 0 … n-1 */
-static inline int dice_from(dice *d, int lo, int hi) { return lo + dice_below(d, hi - lo + 1); } /* lo … hi */
-static inline bool dice_one_in(dice *d, int n) { return dice_below(d, n) == 0; }
+static inline int dice_below(dice *d, int n) {
+    return (int)(dice_next(d) % (uint64_t)n);
+} /* 0 … n-1 */
+static inline int dice_from(dice *d, int lo, int hi) {
+    return lo + dice_below(d, hi - lo + 1);
+} /* lo … hi */
+static inline bool dice_one_in(dice *d, int n) {
+    return dice_below(d, n) == 0;
+}
 
 /* KVASIR_SEED replays a run; else every run has its own. Printed, so that a failure can be replayed. */
 static inline uint64_t testing_seed(const char *what) {

@@ -27,7 +27,7 @@ typedef struct world {
     kv_model *model;
     kv_engine *engine;
     kv_sched *sched;
-    kv_io *io;       /* with a cache; its jobs run one a step */
+    kv_io *io; /* with a cache; its jobs run one a step */
     kv_cache *cache;
     bool owns_model;
 } world;
@@ -87,9 +87,14 @@ static inline void world_start(world *w, const world_params *p) {
     kv_sched_config cfg = p->sched;
     if (p->cache_ram) {
         w->io = kv_io_new_inline(p->io_seed);
-        kv_cache_config cache = {.engine = kv_engine_get_info(w->engine), .block = cfg.block, .interval = 4 * cfg.block,
-                                 .ns = {1, 2}, .queue_bytes = p->cache_queue, .ram_bytes = p->cache_ram,
-                                 .io = w->io, .clock = &w->clock.base};
+        kv_cache_config cache = {.engine = kv_engine_get_info(w->engine),
+                                 .block = cfg.block,
+                                 .interval = 4 * cfg.block,
+                                 .ns = {1, 2},
+                                 .queue_bytes = p->cache_queue,
+                                 .ram_bytes = p->cache_ram,
+                                 .io = w->io,
+                                 .clock = &w->clock.base};
         if (kv_cache_new(&w->cache, &cache, &err) != KV_OK) fail_msg("%s", err.message);
         cfg.cache = w->cache;
     }
@@ -122,7 +127,9 @@ static inline void world_close(world *w) {
     w->model = NULL;
 }
 
-static inline bool counts_cells(const world *w) { return w->engine->info.memory != KV_MEMORY_RECURRENT; }
+static inline bool counts_cells(const world *w) {
+    return w->engine->info.memory != KV_MEMORY_RECURRENT;
+}
 
 /* One round with every check there is. */
 static inline bool world_step(world *w) {
@@ -156,12 +163,14 @@ typedef struct request {
     kv_error error;
     char stop_word[32];
     kv_timings timings;
-    int32_t progress; /* last n_processed */
+    int32_t progress;                         /* last n_processed */
     double first_ms, last_ms, longest_gap_ms; /* of tokens, on the virtual clock; first: since submit */
     int n_progress, n_woken;
 } request;
 
-static inline void request_woken(void *ctx) { ((request *)ctx)->n_woken++; }
+static inline void request_woken(void *ctx) {
+    ((request *)ctx)->n_woken++;
+}
 
 static inline void request_init(request *r, const kv_token *prompt, size_t n) {
     memset(r, 0, sizeof *r);

@@ -1,11 +1,11 @@
 /* store/format: what is written is read, and no damaged byte is believed. */
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "store/format.h"
 
@@ -14,8 +14,15 @@ enum { N = 300 };
 static kv_token tokens[N];
 
 static kv_record_head sample(void) {
-    kv_record_head h = {.kind = KV_RECORD_BLOCK, .canonical = true, .q = 512, .e = 512 + N, .n_tokens = N,
-                        .compute_ms = 77, .n_payload = 5000, .created = 1700000000, .engine = "v0.5.0 avx2"};
+    kv_record_head h = {.kind = KV_RECORD_BLOCK,
+                        .canonical = true,
+                        .q = 512,
+                        .e = 512 + N,
+                        .n_tokens = N,
+                        .compute_ms = 77,
+                        .n_payload = 5000,
+                        .created = 1700000000,
+                        .engine = "v0.5.0 avx2"};
     for (int i = 0; i < N; i++) tokens[i] = i * 31;
     h.ns = kv_hash_bytes("ns", 2);
     h.parent = kv_hash_bytes("parent", 6);
