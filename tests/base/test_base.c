@@ -1,5 +1,4 @@
 /* base: buffers, errors, JSON reading and UTF-8. */
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "base/buf.h"
 #include "base/clock.h"

@@ -1,6 +1,5 @@
 /* cache: conversations on the fake engine, of every kind of memory: whatever is restored, the logits are those of a run
  * that computed everything, and what need not be computed is not. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include <cmocka.h>
 
 #include "cache/cache.h"
 #include "engine/engine_fake.h"

@@ -3,7 +3,6 @@
  *
  * The reference is the captured sequence itself, going on with given tokens in the same batches. Restored into an
  * otherwise empty context at a block's edge the result is the same to the last bit. */
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 #include "cache/state.h"
 #include "engine/engine_fake.h"

@@ -1,5 +1,4 @@
 /* radix: longest common prefixes and structure against a naive model (a plain list of token paths). */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include <cmocka.h>
 
 #include "radix/radix.h"
 

@@ -2,7 +2,6 @@
 #ifndef KV_TESTS_SCHED_TESTING_H
 #define KV_TESTS_SCHED_TESTING_H
 
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -12,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include <cmocka.h>
 
 typedef struct dice {
     uint64_t state;

@@ -1,11 +1,12 @@
 /* store/format: what is written is read, and no damaged byte is believed. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "store/format.h"
 
