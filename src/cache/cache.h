@@ -120,7 +120,7 @@ typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t queue_bytes, ram_bytes, nodes, tree_bytes;
 } kv_cache_stats;
 void kv_cache_get_stats(kv_cache_stats *out, kv_cache *c);
-/* Walks everything and aborts on a broken promise. */
+/* Walks everything and aborts on a broken promise. Nobody else may use the cache meanwhile. */
 void kv_cache_self_check(kv_cache *c);
 
 #endif

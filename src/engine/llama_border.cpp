@@ -29,6 +29,7 @@ extern "C" {
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <random>
 #include <string>
@@ -457,7 +458,12 @@ kv_status kv_chat_render(kv_chat_prompt **out, const kv_model *model, const kv_c
         if (status != KV_OK) return status;
         auto made = std::make_unique<kv_chat_prompt>();
         try {
-            made->chat = common_chat_templates_apply(m->templates.get(), in);
+            {
+                /* It prints the date with localtime(), whose result is one buffer for all threads. */
+                static std::mutex mutex;
+                std::lock_guard<std::mutex> lock(mutex);
+                made->chat = common_chat_templates_apply(m->templates.get(), in);
+            }
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &e) {

@@ -71,7 +71,7 @@ describe('the openai client', { skip: skipAll }, () => {
   });
 
   test('gives the second answer over a shared prompt from what it holds', async () => {
-    const long = [{ role: 'system', content: 'Facts. '.repeat(150) }];
+    const long = [{ role: 'system', content: 'Facts. '.repeat(100) }];
     const ask = (content) => client.chat.completions.create({
       model: 'any', messages: [...long, { role: 'user', content }], max_tokens: 2, temperature: 0,
     });

@@ -119,10 +119,13 @@ class Server {
     await health.arrayBuffer();
   }
 
-  /** Ends the process with `signal` and waits for it. Gives { code, signal }. */
+  /** Ends the process with `signal` and waits for it. Gives { code, signal }; after a SIGTERM anything but a clean end
+   * (a leak that a sanitizer found at the end, say) is an error. */
   async stop(signal = 'SIGTERM') {
     if (!this.exit) this.child.kill(signal);
-    return this.exited;
+    const exit = await this.exited;
+    if (signal === 'SIGTERM' && exit.code !== 0) throw new Error(`kvasir ended ${JSON.stringify(exit)}:\n${this.log()}`);
+    return exit;
   }
 }
 
