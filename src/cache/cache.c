@@ -45,14 +45,18 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     return KV_OK;
 }
 
+static bool remove_record(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
+    pthread_mutex_lock(&c->mutex);
+    kv_radix_record rec;
+    bool found = kv_radix_get_record(&rec, c->tree, node, slot);
+    if (found) kv_radix_set_record(c->tree, node, slot, &(kv_radix_record){0});
+    pthread_mutex_unlock(&c->mutex);
+    if (found) kv_record_unref(rec.ram);
+    return found;
+}
+
 static void drop_records(void *cache, kv_radix_node *node) {
-    kv_cache *c = cache;
-    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
-        kv_radix_record rec;
-        if (!kv_radix_get_record(&rec, c->tree, node, slot)) continue;
-        kv_radix_set_record(c->tree, node, slot, &(kv_radix_record){0});
-        kv_record_unref(rec.ram);
-    }
+    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) remove_record(cache, node, slot);
 }
 
 void kv_cache_free(kv_cache *c) {
@@ -111,16 +115,6 @@ bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out) {
 
 /* ── insertion (I/O thread, one at a time) ─────────────────────────────────────────────────────────────────────── */
 
-static bool remove_record(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
-    pthread_mutex_lock(&c->mutex);
-    kv_radix_record rec;
-    bool found = kv_radix_get_record(&rec, c->tree, node, slot);
-    if (found) kv_radix_set_record(c->tree, node, slot, &(kv_radix_record){0});
-    pthread_mutex_unlock(&c->mutex);
-    if (found) kv_record_unref(rec.ram);
-    return found;
-}
-
 /* Removes a node without records and, going up, what it leaves empty. Takes over the reference. */
 static void prune(kv_cache *c, kv_radix_node *node) {
     while (node) {
@@ -140,7 +134,7 @@ static void prune(kv_cache *c, kv_radix_node *node) {
 }
 
 void kv_cache_forget(kv_cache *c, kv_radix_node *node) {
-    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) remove_record(c, node, slot);
+    drop_records(c, node);
     prune(c, node);
 }
 

@@ -131,8 +131,7 @@ static int32_t covered(const kv_lookup *l, const sight *s, int32_t limit) {
 }
 
 static int32_t window_start(const kv_cache *c, int32_t P) {
-    if (c->window_is_chunked) return P / c->window * c->window;
-    return P - c->window + 1 > 0 ? P - c->window + 1 : 0;
+    return kv_window_start(c->window, c->window_is_chunked, P);
 }
 
 /* The largest P ≤ limit whose window parts are all there. A block that lacks its part can only lie outside. */

@@ -51,9 +51,7 @@ void kv_state_free(kv_state *s) {
 }
 
 kv_pos kv_state_window_start(const kv_state *s, kv_pos P) {
-    if (s->window == 0) return P;
-    if (s->window_is_chunked) return P / s->window * s->window;
-    return P - s->window + 1 > 0 ? P - s->window + 1 : 0;
+    return s->window ? kv_window_start(s->window, s->window_is_chunked, P) : P;
 }
 
 /* The attention cells of scratch: the whole blob with its partial part, which stands at the end, replaced by an empty

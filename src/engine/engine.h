@@ -52,6 +52,12 @@ static inline bool kv_memory_has_recurrent(kv_memory_kind k) {
     return k == KV_MEMORY_HYBRID || k == KV_MEMORY_HYBRID_WINDOW || k == KV_MEMORY_RECURRENT;
 }
 
+/* The first position whose window cells a sequence that continues at P still needs. */
+static inline kv_pos kv_window_start(int32_t n_window, bool is_chunked, kv_pos P) {
+    if (is_chunked) return P / n_window * n_window;
+    return P - n_window + 1 > 0 ? P - n_window + 1 : 0;
+}
+
 /* ── model ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct kv_model kv_model;

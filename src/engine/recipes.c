@@ -59,10 +59,8 @@ void kv_engine_params_defaults(kv_engine_params *p) {
     };
 }
 
-/* The first position whose window cells a sequence that continues at P still needs. */
 static kv_pos window_start(const kv_engine_info *info, kv_pos P) {
-    if (info->window_is_chunked) return P / info->n_window * info->n_window;
-    return P - info->n_window + 1 > 0 ? P - info->n_window + 1 : 0;
+    return kv_window_start(info->n_window, info->window_is_chunked, P);
 }
 
 bool kv_engine_holds(kv_engine *e, kv_seq seq, kv_pos P) {
