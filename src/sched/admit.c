@@ -38,7 +38,7 @@ static bool has_window_at(kv_sched *s, int slot, int32_t P) {
 static int32_t usable_prefix(kv_sched *s, int number, kv_gen *g) {
     kv_slot *slot = &s->slots[number];
     int32_t held = (int32_t)slot->held.len, most = (int32_t)g->tokens.len - 1;
-    if (!g->cache_prompt || !held) return 0;
+    if (!g->cache_prompt || !held || strcmp(slot->scope, g->scope) != 0) return 0;
     int32_t n = common_prefix(slot, number, g);
     if (n > most) n = most;
     if (n == held || s->cut_free) return n;
@@ -142,6 +142,8 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
 /* g, no longer among the waiting ones, goes on in the slot after the `cached` tokens that it holds. */
 static void start(kv_sched *s, kv_gen *g, int slot, int32_t cached) {
     s->slots[slot].gen = g;
+    free(s->slots[slot].scope);
+    s->slots[slot].scope = kv_strdup(g->scope);
     kv_sched_begin_trail(s, slot, g);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;

@@ -16,7 +16,7 @@
 #define KV_SCHED_GEN_H
 
 #include "base/buf.h"
-#include "engine/engine.h"
+#include "cache/cache.h"
 
 typedef enum kv_finish {
     KV_FINISH_NONE,      /* still running */
@@ -37,6 +37,7 @@ typedef struct kv_gen_params {
     int32_t n_probs; /* report this many alternatives a token; 0 = none */
     bool post_sampling_probs;
     bool cache_prompt;        /* false: reuse nothing, and leave nothing that others reuse */
+    const char *scope;        /* copied; whose cache it is. NULL or "" = the default one */
     bool special_pieces;      /* spell control tokens in the text */
     int32_t id_slot;          /* -1 = any */
     int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; ≤ 0 = none */
@@ -49,10 +50,14 @@ typedef struct kv_gen_params {
 } kv_gen_params;
 
 typedef struct kv_timings {
-    int32_t n_cached;  /* prompt tokens taken from a slot */
-    int32_t n_prompt;  /* prompt tokens computed */
-    int32_t n_decoded; /* tokens sampled, the one that ended the turn included */
-    double queue_ms, prompt_ms, decode_ms;
+    int32_t n_cached;                    /* prompt tokens not computed, from wherever they came */
+    int32_t n_cached_ram, n_cached_disk; /* of those: restored from memory, from disk; the rest lay in the engine */
+    int32_t n_prompt;                    /* prompt tokens computed */
+    int32_t n_decoded;                   /* tokens sampled, the one that ended the turn included */
+    double queue_ms, restore_ms;         /* before admission; of that or after it: putting stored state back */
+    double prompt_ms, decode_ms;
+    kv_miss miss;          /* why not more than n_cached: NONE where all but the last prompt token was */
+    int32_t miss_position; /* tokens up to where the miss reason holds; the prompt's own tokens there say where */
 } kv_timings;
 
 typedef enum kv_event_kind { KV_EVENT_PROGRESS, KV_EVENT_TOKEN, KV_EVENT_DONE } kv_event_kind;

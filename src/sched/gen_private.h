@@ -34,7 +34,10 @@ typedef struct kv_run {
     bool admitted;         /* had a slot before */
     int32_t n_prompt_done; /* prompt tokens it ever had, the cached ones included: progress never goes back */
     int64_t submitted_us, admitted_us, first_token_us; /* the last two count once admitted, once n_decoded > 0 */
-    int32_t n_cached, n_decoded;
+    int32_t n_cached, n_cached_ram, n_cached_disk, n_decoded;
+    int64_t restore_us;
+    kv_miss miss;
+    int32_t miss_position;
     kv_match *match;   /* owned; one a slot */
     kv_lookup *lookup; /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
 } kv_run;
@@ -57,6 +60,7 @@ struct kv_gen {
     bool post_sampling_probs, cache_prompt, special_pieces;
     int64_t t_max_predict_ms;
     uint64_t group;
+    char *scope; /* owned; "" = default */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
     kv_error prime_error;
     /* the answer so far */

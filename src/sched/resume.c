@@ -7,6 +7,7 @@
  * here does nothing.
  */
 #include "sched/sched_private.h"
+#include <string.h>
 
 /* Time a restore may take before others get a turn. */
 #define RESTORE_SLICE_US INT64_MAX
@@ -37,7 +38,7 @@ static void wake(void *ctx) {
 
 void kv_sched_look_up(kv_sched *s, kv_gen *g) {
     if (!s->cfg.cache || !g->cache_prompt || g->run.lookup) return;
-    g->run.lookup = kv_lookup_start(s->cfg.cache, "", g->tokens.data, g->tokens.len, wake, s);
+    g->run.lookup = kv_lookup_start(s->cfg.cache, g->scope, g->tokens.data, g->tokens.len, wake, s);
 }
 
 bool kv_sched_looks_up(const kv_gen *g) {
@@ -56,7 +57,7 @@ static int32_t keeps(kv_sched *s, int number, const kv_gen *g, int32_t usable, i
     const kv_slot *slot = &s->slots[number];
     int32_t held = (int32_t)slot->held.len;
     if (usable == held || s->cut_free) return usable;
-    bool beyond = s->info->memory == KV_MEMORY_HYBRID && held > P &&
+    bool beyond = s->info->memory == KV_MEMORY_HYBRID && held > P && strcmp(slot->scope, g->scope) == 0 &&
                   kv_tokens_common(slot->held.data, (size_t)P, g->tokens.data, (size_t)P) == (size_t)P;
     return beyond ? P : 0;
 }
@@ -106,7 +107,7 @@ int32_t kv_sched_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) {
 
 void kv_sched_begin_trail(kv_sched *s, int number, const kv_gen *g) {
     const kv_slot *slot = &s->slots[number];
-    if (slot->trail && g->cache_prompt) kv_trail_reset(slot->trail, "", slot->held.data, (int32_t)slot->held.len);
+    if (slot->trail && g->cache_prompt) kv_trail_reset(slot->trail, g->scope, slot->held.data, (int32_t)slot->held.len);
 }
 
 void kv_sched_capture(kv_sched *s, int number, double us_per_token) {

@@ -96,7 +96,10 @@ void kv_sched_free(kv_sched *s) {
     take_orders(s, &stopping);
     end_everything(s);
     kv_sched_close_cache(s);
-    for (int i = 0; i < s->n_slots; i++) kv_tokens_free(&s->slots[i].held);
+    for (int i = 0; i < s->n_slots; i++) {
+        kv_tokens_free(&s->slots[i].held);
+        free(s->slots[i].scope);
+    }
     free(s->slots);
     free(s->waiting);
     free(s->inbox);
@@ -272,7 +275,14 @@ static double ms_between(int64_t from_us, int64_t to_us) {
 
 kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us) {
     const kv_run *r = &g->run;
-    kv_timings t = {.n_cached = r->n_cached, .n_prompt = r->n_prompt_done - r->n_cached, .n_decoded = r->n_decoded};
+    kv_timings t = {.n_cached = r->n_cached,
+                    .n_cached_ram = r->n_cached_ram,
+                    .n_cached_disk = r->n_cached_disk,
+                    .n_prompt = r->n_prompt_done - r->n_cached,
+                    .n_decoded = r->n_decoded,
+                    .restore_ms = ms_between(0, r->restore_us),
+                    .miss = r->miss,
+                    .miss_position = r->miss_position};
     t.queue_ms = ms_between(r->submitted_us, r->admitted ? r->admitted_us : now_us);
     if (r->admitted) t.prompt_ms = ms_between(r->admitted_us, r->n_decoded ? r->first_token_us : now_us);
     if (r->n_decoded) t.decode_ms = ms_between(r->first_token_us, now_us);

@@ -38,6 +38,7 @@
 
 typedef struct kv_slot {
     kv_tokens held;   /* owned */
+    char *scope;      /* owned; whose tokens they are; NULL before the first */
     kv_gen *gen;      /* owned reference; NULL = idle */
     uint64_t used_at; /* when it last became idle, by the scheduler's counter: the smallest is the least recent */
     uint64_t version; /* of held; differs from every earlier content of any slot */
