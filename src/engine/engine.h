@@ -67,6 +67,7 @@ typedef struct kv_chat_prompt kv_chat_prompt;
 typedef struct kv_chat_stream kv_chat_stream;
 typedef struct kv_engine_params kv_engine_params;
 typedef struct kv_sampling kv_sampling;
+struct kv_fingerprint; /* engine/fingerprint.h */
 
 typedef struct kv_lora_spec {
     const char *path; /* borrowed for the load call */
@@ -132,6 +133,7 @@ typedef struct kv_model_ops {
     kv_status (*engine_new)(kv_engine **out, kv_model *, const kv_engine_params *, kv_error *);
     kv_status (*sampler_new)(kv_sampler **out, const kv_model *, const kv_sampling *, const kv_chat_prompt *,
                              kv_error *);
+    kv_status (*fingerprint)(struct kv_fingerprint *out, const kv_model *, kv_error *); /* zeroed at entry */
 } kv_model_ops;
 
 struct kv_model {
@@ -317,6 +319,16 @@ struct kv_engine_params {
 
 void kv_engine_params_defaults(kv_engine_params *p);
 
+/* How positions are turned into K, after the model's own values and the asked ones were put together: on one model
+ * equal values give equal K. What was left to the model and is not known here has its neutral value. */
+typedef struct kv_rope {
+    const char *scaling; /* "none", "linear", "yarn", "longrope"; NULL: the model's; static */
+    float freq_base;     /* 0: the model's */
+    float freq_scale;    /* 0: the model's */
+    float yarn_ext_factor, yarn_attn_factor, yarn_beta_fast, yarn_beta_slow; /* -1: the model's */
+    int32_t yarn_orig_ctx;                                                   /* 0: the model's */
+} kv_rope;
+
 /* What the engine allocated and can do. */
 typedef struct kv_engine_info {
     kv_memory_kind memory;
@@ -328,6 +340,9 @@ typedef struct kv_engine_info {
     int32_t n_threads, n_threads_batch;
     bool flash_attn;
     const char *type_k, *type_v;
+    kv_rope rope;
+    bool attn_rot_disabled;         /* LLAMA_ATTN_ROT_DISABLE is set where it matters: K or V is quantised */
+    const char *state_format;       /* names the layout of state blobs, "ggsq 3"; static */
     uint64_t bytes_per_cell;        /* main pool, all its layers */
     uint64_t bytes_per_window_cell; /* window pool, all its layers */
     uint64_t bytes_recurrent;       /* one sequence's recurrent state, 0 without recurrent layers */

@@ -68,6 +68,8 @@ static void fill_info(kv_fake_engine *e, const kv_engine_params *p) {
         .bytes_per_cell = e->has_main ? (uint64_t)(e->k_bytes + e->v_bytes) : 0,
         .bytes_per_window_cell = e->has_window ? (uint64_t)(e->kw_bytes + e->vw_bytes) : 0,
         .bytes_recurrent = e->has_rows ? (uint64_t)(e->r_bytes + e->s_bytes) : 0,
+        .rope = {.yarn_ext_factor = -1, .yarn_attn_factor = -1, .yarn_beta_fast = -1, .yarn_beta_slow = -1},
+        .state_format = "fake 1",
         .version = "fake",
         .backends = "fake",
     };

@@ -146,6 +146,7 @@ bool kv_fake_has_window(kv_memory_kind k);
 bool kv_fake_has_rows(kv_memory_kind k);
 void kv_fake_fill_logits(float *logits, const kv_fake_model *m, uint64_t hidden);
 kv_status kv_fake_engine_new(kv_engine **out, kv_model *m, const kv_engine_params *p, kv_error *err);
+kv_status kv_fake_fingerprint(struct kv_fingerprint *out, const kv_model *m, kv_error *err);
 kv_status kv_fake_sampler_new(kv_sampler **out, const kv_model *m, const kv_sampling *s, const kv_chat_prompt *chat,
                               kv_error *err);
 

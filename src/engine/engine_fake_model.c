@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/engine_fake_internal.h"
+#include "engine/fingerprint.h"
 #include "engine/llama_border.h"
 
 /* The byte vocabulary: tokens 0 … 255 are bytes, then these, then fillers up to n_vocab. */
@@ -192,7 +193,32 @@ static const kv_model_ops fake_model_ops = {
     .is_eog = fake_is_eog,
     .engine_new = kv_fake_engine_new,
     .sampler_new = kv_fake_sampler_new,
+    .fingerprint = kv_fake_fingerprint,
 };
+
+/* All that its states depend on. Clocks, costs, injection and how often an answer ends do not show in a state. */
+kv_status kv_fake_fingerprint(kv_fingerprint *out, const kv_model *model, kv_error *err) {
+    const kv_fake_model *m = kv_fake_model_of(model);
+    const kv_fake_params *p = &m->params;
+    kv_fingerprint vocab = {0};
+    char vocab_hex[33] = "bytes";
+    if (m->vocab) {
+        kv_status st = kv_model_fingerprint(&vocab, m->vocab, err);
+        if (st != KV_OK) return st;
+        kv_hash_hex(vocab_hex, vocab.weights);
+        kv_fingerprint_free(&vocab);
+    }
+    kv_buf text = {0};
+    kv_buf_addf(&text, "fake %s window %d%s vocab %s %d edges %d cell %d %d state %d seed %llu",
+                kv_memory_kind_name(p->memory), model->info.n_window, p->window_is_chunked ? " chunked" : "", vocab_hex,
+                model->info.n_vocab, p->edge_sensitive, p->bytes_per_cell, p->bytes_per_window_cell, p->bytes_recurrent,
+                (unsigned long long)p->seed);
+    out->weights = kv_hash_bytes(text.data, text.len);
+    out->adapters = kv_strdup("none");
+    out->overrides = kv_strdup("none");
+    kv_buf_free(&text);
+    return KV_OK;
+}
 
 static void describe(kv_fake_model *m) {
     kv_model_info *info = &m->base.info;

@@ -12,6 +12,7 @@
  */
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,6 +312,64 @@ static kv_status context_params(struct llama_context_params *cp, const kv_engine
     return KV_OK;
 }
 
+/* A value of the model's metadata, "" when it has none. */
+static void meta_value(char *out, size_t cap, const kv_llama_model *m, const char *suffix, char key[128]) {
+    snprintf(key, 128, "%s.%s", m->base.info.arch, suffix);
+    if (llama_model_meta_val_str(m->model, key, out, cap) < 0) *out = 0;
+}
+
+static float meta_float(const kv_llama_model *m, const char *suffix, float otherwise) {
+    char text[64], key[128];
+    meta_value(text, sizeof text, m, suffix, key);
+    const struct llama_model_kv_override *o = kv_llama_override(m, key, LLAMA_KV_OVERRIDE_TYPE_FLOAT);
+    return o ? (float)o->val_f64 : *text ? strtof(text, NULL) : otherwise;
+}
+
+static int32_t meta_int(const kv_llama_model *m, const char *suffix, int32_t otherwise) {
+    char text[64], key[128];
+    meta_value(text, sizeof text, m, suffix, key);
+    const struct llama_model_kv_override *o = kv_llama_override(m, key, LLAMA_KV_OVERRIDE_TYPE_INT);
+    return o ? (int32_t)o->val_i64 : *text ? (int32_t)strtol(text, NULL, 10) : otherwise;
+}
+
+static const char *scaling_name(const kv_llama_model *m, enum llama_rope_scaling_type type) {
+    static const char *const names[] = {"none", "linear", "yarn", "longrope"};
+    char text[128], key[128];
+    if (type >= LLAMA_ROPE_SCALING_TYPE_NONE && type <= LLAMA_ROPE_SCALING_TYPE_LONGROPE) return names[type];
+    meta_value(text, sizeof text, m, "rope.scaling.type", key);
+    const struct llama_model_kv_override *o = kv_llama_override(m, key, LLAMA_KV_OVERRIDE_TYPE_STR);
+    const char *own = o ? o->val_str : *text ? text : "linear"; /* as the engine without the key */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(own, names[i]) == 0) return names[i];
+    return NULL;
+}
+
+/* As the context puts asked and own values together. Asking for what the model has anyway is the same as not asking.
+ * What an architecture reads on its own (grok's and mistral3's YaRN) is not known here, so whoever asks for a YaRN value
+ * is taken to ask for another one. */
+static void fill_rope(kv_rope *r, const kv_llama_model *m, const struct llama_context_params *cp) {
+    bool own_base = strcmp(m->base.info.arch, "hunyuan_vl") == 0; /* computes it from a second key */
+    int32_t own_orig_ctx = meta_int(m, "rope.scaling.original_context_length", m->base.info.n_ctx_train);
+    r->scaling = scaling_name(m, cp->rope_scaling_type);
+    r->freq_base = cp->rope_freq_base != 0 ? cp->rope_freq_base : own_base ? 0 : meta_float(m, "rope.freq_base", 10000);
+    r->freq_scale = cp->rope_freq_scale != 0 ? cp->rope_freq_scale : llama_model_rope_freq_scale_train(m->model);
+    if (r->scaling && strcmp(r->scaling, "none") == 0) r->freq_scale = 1;
+    r->yarn_ext_factor = cp->yarn_ext_factor >= 0 ? cp->yarn_ext_factor : -1;
+    r->yarn_attn_factor = cp->yarn_attn_factor >= 0 ? cp->yarn_attn_factor : -1;
+    r->yarn_beta_fast = cp->yarn_beta_fast >= 0 ? cp->yarn_beta_fast : -1;
+    r->yarn_beta_slow = cp->yarn_beta_slow >= 0 ? cp->yarn_beta_slow : -1;
+    r->yarn_orig_ctx = (int32_t)cp->yarn_orig_ctx != own_orig_ctx ? (int32_t)cp->yarn_orig_ctx : 0;
+}
+
+/* As the engine reads it: rotation is only ever applied to quantised K or V. */
+static bool attn_rot_disabled(const struct llama_context_params *cp) {
+    const char *text = getenv("LLAMA_ATTN_ROT_DISABLE");
+    return text && atoi(text) != 0 && (ggml_is_quantized(cp->type_k) || ggml_is_quantized(cp->type_v));
+}
+
+#define TEXT_OF(x)   #x
+#define NUMBER_OF(x) TEXT_OF(x)
+
 static void alloc_arrays(llama_engine *e, int32_t n_batch, int32_t n_seq_max) {
     e->row_logits = kv_alloc((size_t)n_batch * sizeof *e->row_logits);
     e->batch.token = kv_alloc((size_t)n_batch * sizeof *e->batch.token);
@@ -480,6 +539,9 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
     info->n_threads_batch = llama_n_threads_batch(e->ctx);
     info->type_k = ggml_type_name(cp.type_k);
     info->type_v = ggml_type_name(cp.type_v);
+    fill_rope(&info->rope, m, &cp);
+    info->attn_rot_disabled = attn_rot_disabled(&cp);
+    info->state_format = "ggsq " NUMBER_OF(LLAMA_STATE_SEQ_VERSION);
     info->version = KVASIR_ENGINE_RELEASE;
     info->backends = kv_llama_lib_backends();
     status = probe_memory(e, p->flash_attn, err);

@@ -101,11 +101,22 @@ std::string said() {
 
 /* ── loading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-kv_status kv_border_gguf_head(kv_gguf_head *out, const char *path, kv_error *err) {
+kv_status kv_border_gguf_open(gguf_context **out, const char *path, kv_error *err) {
+    *out = nullptr;
     return guard(err, KV_INVALID, [&] {
         gguf_init_params params = {/*no_alloc =*/true, /*ctx =*/nullptr};
-        std::unique_ptr<gguf_context, void (*)(gguf_context *)> g(gguf_init_from_file(path, params), gguf_free);
-        if (!g) return fail_text(err, KV_INVALID, "", std::string(path) + " is not a readable GGUF file" + said());
+        *out = gguf_init_from_file(path, params);
+        if (!*out) return fail_text(err, KV_INVALID, "", std::string(path) + " is not a readable GGUF file" + said());
+        return KV_OK;
+    });
+}
+
+kv_status kv_border_gguf_head(kv_gguf_head *out, const char *path, kv_error *err) {
+    return guard(err, KV_INVALID, [&] {
+        gguf_context *opened = nullptr;
+        kv_status st = kv_border_gguf_open(&opened, path, err);
+        if (st != KV_OK) return st;
+        std::unique_ptr<gguf_context, void (*)(gguf_context *)> g(opened, gguf_free);
         auto text = [&](const std::string &key) -> std::string {
             int64_t id = gguf_find_key(g.get(), key.c_str());
             return id >= 0 && gguf_get_kv_type(g.get(), id) == GGUF_TYPE_STRING ? gguf_get_val_str(g.get(), id) : "";

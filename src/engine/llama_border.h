@@ -23,6 +23,7 @@ struct llama_context_params;
 struct llama_model_kv_override;
 struct llama_model_tensor_buft_override;
 struct llama_adapter_lora;
+struct gguf_context;
 
 /* ── loading ── */
 
@@ -33,6 +34,8 @@ typedef struct kv_gguf_head {
 
 /* Reads only a GGUF's head. KV_INVALID when it is no GGUF. */
 kv_status kv_border_gguf_head(kv_gguf_head *out, const char *path, kv_error *err);
+/* The same as gguf.h's object: metadata and table of tensors, no data. Owned (gguf_free). */
+kv_status kv_border_gguf_open(struct gguf_context **out, const char *path, kv_error *err);
 /* As many layers on the devices as fit beside a context of n_ctx cells, as llama-server does by default. Changes
  * params, which afterwards points into split (llama_max_devices() floats) and `overrides`
  * (llama_max_tensor_buft_overrides() entries). Leaves everything as it is when it finds no way. */

@@ -12,12 +12,21 @@ typedef struct kv_llama_model {
     const struct llama_vocab *vocab;   /* borrowed from model */
     struct llama_adapter_lora **loras; /* owned by model; one set, applied to every context */
     float *lora_scales;
+    char **lora_paths; /* owned, as the texts */
     int n_loras;
+    struct llama_model_kv_override
+        *overrides; /* owned; n_overrides, in the order given: of equal keys the first counts */
+    int n_overrides;
     bool vocab_only;
     char *name, *arch, *desc, *path, *bos_text, *eos_text, *ftype; /* owned; info points here */
 } kv_llama_model;
 
 kv_status kv_llama_engine_new(kv_engine **out, kv_model *model, const kv_engine_params *p, kv_error *err);
 struct llama_context *kv_llama_engine_context(kv_engine *e);
+/* The override that counts for a key, or NULL. A wrong type is as none: the engine ignores it too. */
+const struct llama_model_kv_override *kv_llama_override(const kv_llama_model *m, const char *key,
+                                                        enum llama_model_kv_override_type type);
+/* engine/fingerprint.c */
+kv_status kv_llama_fingerprint(struct kv_fingerprint *out, const kv_model *m, kv_error *err);
 
 #endif

@@ -237,8 +237,11 @@ static void model_free(kv_model *base) {
     kv_llama_model *m = self(base);
     kv_border_model_free(m->base.border);
     if (m->model) llama_model_free(m->model); /* and its adapters */
+    for (int i = 0; i < m->n_loras; i++) free(m->lora_paths[i]);
+    free(m->lora_paths);
     free(m->loras);
     free(m->lora_scales);
+    free(m->overrides);
     free(m->name);
     free(m->arch);
     free(m->desc);
@@ -256,7 +259,15 @@ static const kv_model_ops ops = {
     .is_eog = is_eog,
     .engine_new = kv_llama_engine_new,
     .sampler_new = sampler_new,
+    .fingerprint = kv_llama_fingerprint,
 };
+
+const struct llama_model_kv_override *kv_llama_override(const kv_llama_model *m, const char *key,
+                                                        enum llama_model_kv_override_type type) {
+    for (int i = 0; i < m->n_overrides; i++)
+        if (strcmp(m->overrides[i].key, key) == 0) return m->overrides[i].tag == type ? &m->overrides[i] : NULL;
+    return NULL;
+}
 
 static char *meta_text(const struct llama_model *m, const char *key) {
     char small[256];
@@ -324,6 +335,7 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
     if (p->n_loras <= 0 || p->vocab_only) return KV_OK;
     m->loras = kv_alloc((size_t)p->n_loras * sizeof *m->loras);
     m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
+    m->lora_paths = kv_alloc((size_t)p->n_loras * sizeof *m->lora_paths);
     for (int i = 0; i < p->n_loras; i++) {
         const kv_lora_spec *spec = &p->loras[i];
         if (!isfinite(spec->scale))
@@ -340,6 +352,7 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
             return kv_fail(err, KV_UNSUPPORTED, "%s is an activated LoRA (aLoRA), which kvasir cannot serve",
                            spec->path);
         m->lora_scales[i] = spec->scale;
+        m->lora_paths[i] = kv_strdup(spec->path);
         m->n_loras = i + 1;
     }
     return KV_OK;
@@ -353,6 +366,14 @@ static kv_status check_file(kv_gguf_head *head, const kv_model_params *p, kv_err
     }
     kv_status status = kv_border_gguf_head(head, p->path, err);
     return status == KV_OK ? refuse_kind(kv_buf_str(&head->arch), kv_buf_str(&head->type), p->path, err) : status;
+}
+
+/* The engine compares the context's size with the overridden length. */
+static void apply_longrope_override(kv_llama_model *m) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->arch);
+    const struct llama_model_kv_override *o = kv_llama_override(m, key, LLAMA_KV_OVERRIDE_TYPE_INT);
+    if (o && m->base.info.n_ctx_longrope > 0) m->base.info.n_ctx_longrope = (int32_t)o->val_i64;
 }
 
 kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error *err) {
@@ -376,6 +397,10 @@ kv_status kv_model_load_llama(kv_model **out, const kv_model_params *p, kv_error
     m->vocab = llama_model_get_vocab(m->model);
     fill_info(m, p->path, kv_buf_str(&head.arch));
     m->base.info.n_ctx_longrope = head.n_ctx_longrope;
+    m->overrides = plan.overrides;
+    m->n_overrides = p->n_kv_overrides;
+    plan.overrides = NULL;
+    apply_longrope_override(m);
     status = load_loras(m, p, err);
     if (status != KV_OK) goto done;
     status = kv_border_model_new(&m->base.border, m->model, p->chat_template, m->bos_text, m->eos_text, err);
