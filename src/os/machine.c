@@ -28,23 +28,33 @@ uint64_t kv_machine_raise_open_files(uint64_t want) {
     return setrlimit(RLIMIT_NOFILE, &more) == 0 ? more.rlim_cur : lim.rlim_cur;
 }
 
-kv_status kv_dir_state(kv_buf *out, kv_error *err) {
-    const char *home = getenv("HOME");
-#ifndef __APPLE__
-    const char *xdg = getenv("XDG_STATE_HOME");
+/* `variable`/kvasir, else `below`/kvasir in the home directory. */
+static kv_status home_dir(kv_buf *out, const char *variable, const char *below, const char *purpose, kv_error *err) {
+    const char *home = getenv("HOME"), *xdg = variable ? getenv(variable) : NULL;
     if (xdg && xdg[0] == '/') { /* the specification says to ignore a relative one */
         kv_buf_addf(out, "%s/kvasir", xdg);
         return KV_OK;
     }
-#endif
     if (!home || home[0] != '/')
-        return kv_fail(err, KV_NOT_FOUND, "there is no home directory to remember settings in: set HOME");
-#ifdef __APPLE__
-    kv_buf_addf(out, "%s/Library/Application Support/kvasir", home);
-#else
-    kv_buf_addf(out, "%s/.local/state/kvasir", home);
-#endif
+        return kv_fail(err, KV_NOT_FOUND, "there is no home directory to %s in: set HOME", purpose);
+    kv_buf_addf(out, "%s/%s/kvasir", home, below);
     return KV_OK;
+}
+
+kv_status kv_dir_state(kv_buf *out, kv_error *err) {
+#ifdef __APPLE__
+    return home_dir(out, NULL, "Library/Application Support", "remember settings", err);
+#else
+    return home_dir(out, "XDG_STATE_HOME", ".local/state", "remember settings", err);
+#endif
+}
+
+kv_status kv_dir_cache(kv_buf *out, kv_error *err) {
+#ifdef __APPLE__
+    return home_dir(out, NULL, "Library/Caches", "keep the cache", err);
+#else
+    return home_dir(out, "XDG_CACHE_HOME", ".cache", "keep the cache", err);
+#endif
 }
 
 kv_status kv_dir_executable(kv_buf *out, kv_error *err) {

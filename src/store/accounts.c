@@ -13,10 +13,11 @@ enum {
     AT_WRITTEN = 24,
     AT_SLOTS = 32,
     SLOT = 32,
+    AT_BUDGET = 2080,
     AT_CHECKSUM = 4088
 };
 static const char magic[8] = {'K', 'V', 'A', 'C', 'C', 'T', '\0', '\1'};
-_Static_assert(AT_SLOTS + KV_ACCOUNTS_SLOTS * SLOT <= AT_CHECKSUM, "the slots fit");
+_Static_assert(AT_SLOTS + KV_ACCOUNTS_SLOTS * SLOT <= AT_BUDGET, "the slots fit");
 
 typedef union page {
     unsigned char bytes[SIZE];
@@ -81,6 +82,10 @@ static void measure_index(kv_accounts *a) {
     a->index_bytes = sum;
 }
 
+static bool is_whole(page *p, int64_t n) {
+    return n == SIZE && memcmp(p, magic, sizeof magic) == 0 && *word(p, AT_CHECKSUM) == kv_hash_bytes64(p, AT_CHECKSUM);
+}
+
 /* A descriptor that holds the lock, the file's content in *p; -1: the file cannot be used now. valid: it was whole. */
 static int begin(kv_accounts *a, page *p, bool *valid) {
     *valid = false;
@@ -92,9 +97,23 @@ static int begin(kv_accounts *a, page *p, bool *valid) {
         if (fd >= 0) a->files->close(a->files, fd);
         return -1;
     }
-    *valid =
-        n == SIZE && memcmp(p, magic, sizeof magic) == 0 && *word(p, AT_CHECKSUM) == kv_hash_bytes64(p, AT_CHECKSUM);
+    *valid = is_whole(p, n);
     return fd;
+}
+
+uint64_t kv_accounts_peek(kv_accounts *a) {
+    page p;
+    for (int tries = 0; tries < 4; tries++) { /* it may be in the middle of a change */
+        int fd = a->files->open(a->files, a->path, KV_OPEN_READ);
+        if (fd < 0) return 0;
+        int64_t n = a->files->read_at(a->files, fd, &p, SIZE, 0);
+        a->files->close(a->files, fd);
+        if (n < 0 || !is_whole(&p, n)) continue;
+        a->day = (int64_t)*word(&p, AT_DAY);
+        a->written = *word(&p, AT_WRITTEN);
+        return *word(&p, AT_BUDGET);
+    }
+    return 0;
 }
 
 static void end(kv_accounts *a, page *p, int fd) {
@@ -145,6 +164,7 @@ static uint64_t transact(kv_accounts *a, uint64_t (*change)(kv_accounts *a, cons
         *word(&p, AT_STORED) = plus(a->stored, -a->stored_delta);
         *word(&p, AT_DAY) = (uint64_t)a->day;
         *word(&p, AT_WRITTEN) = plus(a->written, -a->written_delta);
+        *word(&p, AT_BUDGET) = a->budget == UINT64_MAX ? 0 : a->budget;
     }
     if (fd >= 0) take_in(a, &p);
     uint64_t result = change(a, arg);
@@ -167,6 +187,7 @@ void kv_accounts_open(kv_accounts *a, bool (*alive)(void *ctx, kv_hash id), uint
         else set_slot(&p, i, (kv_hash){0, 0}, 0);
     }
     if (!others) *word(&p, AT_STORED) = count(ctx);
+    if (a->budget != UINT64_MAX) *word(&p, AT_BUDGET) = a->budget;
     take_in(a, &p);
     if (fd >= 0) end(a, &p, fd);
     measure_index(a);

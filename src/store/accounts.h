@@ -6,6 +6,7 @@
  *       16   8  day: days since 1970 (UTC) that `written` counts
  *       24   8  written: bytes of records written that day
  *       32  32n one slot a process: its 16-byte id (0 = free), bytes that it reserved, 8 zero bytes
+ *     2080   8  budget of the last opening that named one (0 = none did): what tools beside the server go by
  *     4088   8  XXH3-64 of [0, 4088)
  *
  *   free to reserve = budget − stored − Σ reserved − (index files as they are + room for its next change)
@@ -48,6 +49,9 @@ void kv_accounts_with_index(kv_accounts *a, const char *const paths[3], uint64_t
  * file says. */
 void kv_accounts_open(kv_accounts *a, bool (*alive)(void *ctx, kv_hash id), uint64_t (*count)(void *ctx), void *ctx);
 void kv_accounts_close(kv_accounts *a); /* gives the slot back */
+/* Reads the file without a lock and without making it, before kv_accounts_open: the last budget (0: not known), and
+ * takes over the day and what was written in it. */
+uint64_t kv_accounts_peek(kv_accounts *a);
 
 /* Reserve n bytes. 0, or how many are missing. */
 uint64_t kv_accounts_take(kv_accounts *a, uint64_t n);

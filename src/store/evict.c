@@ -50,13 +50,15 @@ static void gather(victims *v, kv_store *s, uint64_t want, double limit, bool pa
     if (v->bytes < want && !partly) put_back(v, s);
 }
 
-/* Rows not used since `before` that nothing hangs on, and what then hangs on nothing. With the mutex held. */
-static void gather_old(victims *v, kv_store *s, int64_t before) {
+/* Rows (of one namespace, or NULL: of all) not used since `before` that nothing hangs on, and what then hangs on
+ * nothing. With the mutex held. */
+static void gather_old(victims *v, kv_store *s, const kv_hash *ns, int64_t before) {
     for (bool more = true; more;) {
         more = false;
         for (uint32_t k = 0; k < s->table.n_heap;) {
             uint32_t i = s->table.heap[k];
-            if (s->table.rows[i].last_used >= before) {
+            const kv_table_row *r = &s->table.rows[i];
+            if (r->last_used >= before || (ns && !kv_hash_equal(s->table.ns[r->ns], *ns))) {
                 k++;
                 continue;
             }
@@ -75,20 +77,38 @@ static bool remove_file(kv_store *s, const kv_record_head *head, uint64_t disk) 
     return code == 0 || code == -ENOENT; /* another process was first, and took the bytes off */
 }
 
-/* Removes what was gathered. Under no lock. */
-static void carry_out(victims *v, kv_store *s, bool tell) {
+/* By another process, say: the row does not know. */
+static bool is_pinned_on_disk(kv_store *s, const kv_record_head *head) {
+    kv_path path, pin;
+    kv_file_info info;
+    kv_store_record_path(&path, s, head);
+    kv_store_path(&pin, s, "%s.pin", path.s + strlen(s->cfg.dir));
+    return s->f->stat(s->f, pin.s, &info) == 0 && info.is_mine;
+}
+
+/* With the mutex held: a record that could not go after all keeps what it hangs on. */
+static bool is_needed(kv_store *s, const kv_table_row *row) {
+    return row->kind == KV_RECORD_BLOCK && kv_table_has_dependents(&s->table, row);
+}
+
+/* Removes what was gathered, leaves first. Under no lock. all: also what another process pinned, or needs. */
+static void carry_out(victims *v, kv_store *s, bool all) {
     size_t kept = 0;
+    bool any_kept = false;
     for (size_t i = 0; i < v->n; i++) {
         kv_record_head head;
         pthread_mutex_lock(&s->mutex);
         kv_table_head(&head, &s->table, &v->rows[i].row);
+        bool needed = !all && any_kept && is_needed(s, &v->rows[i].row);
         pthread_mutex_unlock(&s->mutex);
-        if (remove_file(s, &head, v->rows[i].row.disk)) {
+        bool pinned = !all && !needed && is_pinned_on_disk(s, &head);
+        if (!needed && !pinned && remove_file(s, &head, v->rows[i].row.disk)) {
             v->rows[kept++] = v->rows[i];
             continue;
         }
+        any_kept = true;
         v->bytes -= v->rows[i].row.disk;
-        v->rows[i].row.flags |= KV_ROW_STUCK;
+        if (!needed) v->rows[i].row.flags |= pinned ? KV_ROW_PINNED : KV_ROW_STUCK;
         pthread_mutex_lock(&s->mutex);
         if (kv_table_find(&s->table, head.ns, head.key, head.kind) == KV_NO_ROW)
             kv_table_add(&s->table, &v->rows[i].row);
@@ -97,7 +117,7 @@ static void carry_out(victims *v, kv_store *s, bool tell) {
     v->n = kept;
     if (kept) kv_store_went_well(s, KV_STORE_FAULT_RENAME);
     kv_store_index_remove(s, v->rows, v->n);
-    for (size_t i = 0; i < v->n && tell && s->gone; i++) {
+    for (size_t i = 0; i < v->n && s->gone; i++) {
         kv_record_head head;
         pthread_mutex_lock(&s->mutex);
         kv_table_head(&head, &s->table, &v->rows[i].row);
@@ -109,7 +129,7 @@ static void carry_out(victims *v, kv_store *s, bool tell) {
 /* Either really, or only counted and put back. */
 static uint64_t finish(victims *v, kv_store *s, bool dry_run, uint64_t *records) {
     if (!dry_run) {
-        carry_out(v, s, true);
+        carry_out(v, s, false);
         atomic_fetch_add(&s->n_evicted, v->n);
     }
     if (records) *records += v->n;
@@ -182,7 +202,6 @@ kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, ui
     pthread_mutex_unlock(&s->mutex);
     size_t all = v.n;
     for (size_t i = 0; i < v.n; i++) {
-        if (!(v.rows[i].row.flags & KV_ROW_PINNED)) continue;
         kv_record_head head;
         pthread_mutex_lock(&s->mutex);
         kv_table_head(&head, &s->table, &v.rows[i].row);
@@ -202,6 +221,23 @@ kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, ui
         kv_accounts_settle(&s->acc, 0, -(int64_t)info.disk, 0);
     /* Folders stay: they are small, and another process may be publishing into them. */
     return *records == all ? KV_OK : kv_fail(err, KV_IO, "%zu records could not be removed", all - (size_t)*records);
+}
+
+kv_status kv_store_remove_old(kv_store *s, kv_hash ns, int64_t before, bool dry_run, uint64_t *bytes, uint64_t *records,
+                              kv_error *err) {
+    victims v = {0};
+    *bytes = *records = 0;
+    if (s->cfg.read_only && !dry_run) return kv_fail(err, KV_FORBIDDEN, "the disk cache is open read-only");
+    pthread_mutex_lock(&s->mutex);
+    gather_old(&v, s, &ns, before);
+    *bytes = v.bytes;
+    *records = v.n;
+    if (dry_run) put_back(&v, s);
+    pthread_mutex_unlock(&s->mutex);
+    if (!dry_run) *records = 0;
+    if (dry_run) free(v.rows);
+    else *bytes = finish(&v, s, false, records);
+    return KV_OK;
 }
 
 /* What the volume lacks to have keep_free free. */
@@ -227,7 +263,7 @@ kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *reco
         pthread_mutex_unlock(&s->mutex);
     }
     pthread_mutex_lock(&s->mutex);
-    if (before > 0) gather_old(&v, s, before);
+    if (before > 0) gather_old(&v, s, NULL, before);
     gather(&v, s, want, INFINITY, true); /* what is too old counts towards it */
     *bytes = v.bytes;
     *records = v.n;
@@ -239,6 +275,10 @@ kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *reco
         kv_store_index_flush(s);
     } else {
         free(v.rows);
+    }
+    if (s->cfg.read_only) {
+        *bytes += kv_store_clean_tmp(s, true);
+        return KV_OK;
     }
     kv_path path;
     kv_store_path(&path, s, "/lock"); /* no process begins while tmp/ is cleared */

@@ -25,6 +25,7 @@ enum {
     AT_CHECKSUM = 248,
     AT_TOKENS = 256,
     FLAG_CANONICAL = 1,
+    MAX_TOKENS = 1 << 24,
 };
 
 static const char magic[8] = {'K', 'V', 'A', 'S', 'I', 'R', '\0', '\1'};
@@ -124,7 +125,7 @@ static void read_fields(kv_record_head *h, const unsigned char *p) {
 /* Sizes that contradict each other are found before anything is read by them. */
 static const char *contradiction(const kv_record_head *h, uint32_t head_bytes, uint64_t file_bytes) {
     if (h->kind < KV_RECORD_BLOCK || h->kind > KV_RECORD_WHOLE) return "an unknown kind of record";
-    if (h->q < 0 || h->e < 0 || h->n_tokens < 1 || h->n_tokens > 1 << 24)
+    if (h->q < 0 || h->e < 0 || h->n_tokens < 1 || h->n_tokens > MAX_TOKENS)
         return "a position or token count out of range";
     int32_t from = h->kind == KV_RECORD_WHOLE ? 0 : h->q;
     if (h->e - from != h->n_tokens) return "positions that do not agree with the number of tokens";
@@ -158,6 +159,20 @@ kv_status kv_format_read(kv_record_head *h, const kv_token **tokens, const void 
         return kv_fail(err, KV_CORRUPT, "the record's key is not that of its tokens");
     if (tokens) *tokens = stored;
     return KV_OK;
+}
+
+bool kv_format_peek_ns(kv_hash *ns, const void *src, size_t n) {
+    if (n < AT_KEY || memcmp(src, magic, sizeof magic) != 0) return false;
+    *ns = get_hash((const unsigned char *)src + AT_NS);
+    return true;
+}
+
+bool kv_format_peek_sizes(int32_t *n_tokens, uint64_t *n_payload, const void *src, size_t n) {
+    const unsigned char *p = src;
+    if (n < AT_TOKENS || memcmp(p, magic, sizeof magic) != 0) return false;
+    *n_tokens = (int32_t)get32(p + AT_N_TOKENS);
+    *n_payload = get64(p + AT_N_PAYLOAD);
+    return *n_tokens >= 1 && *n_tokens <= MAX_TOKENS && *n_payload > 0 && *n_payload <= UINT64_MAX / 2;
 }
 
 void kv_format_name(char *out, const kv_record_head *h) {

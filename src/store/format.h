@@ -71,6 +71,10 @@ void kv_format_write(void *dst, const kv_record_head *head, const kv_token *toke
  * newer format. */
 kv_status kv_format_read(kv_record_head *head, const kv_token **tokens, const void *src, size_t n, uint64_t file_bytes,
                          kv_error *err);
+/* The namespace that a file's first bytes name, unchecked; false when they are no record's. */
+bool kv_format_peek_ns(kv_hash *ns, const void *src, size_t n);
+/* The sizes that a file's first bytes name, within their ranges but unchecked; false when they are no record's. */
+bool kv_format_peek_sizes(int32_t *n_tokens, uint64_t *n_payload, const void *src, size_t n);
 /* "ab/abcdef….b": folder and name below the namespace's folder, from key, kind and position. `out` ≥ 64 bytes. */
 void kv_format_name(char *out, const kv_record_head *head);
 

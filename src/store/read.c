@@ -81,6 +81,61 @@ void kv_store_quarantine(kv_store *s, const kv_record_head *head, const char *wh
     kv_store_forget(s, head, true);
 }
 
+typedef struct clearing {
+    kv_store *s;
+    const kv_hash *ns; /* NULL = all */
+    bool dry_run;
+    int code; /* of the first that could not be removed */
+    uint64_t bytes, files;
+} clearing;
+
+/* True also when the file does not tell: it may be theirs. */
+static bool may_be_of(kv_store *s, const char *path, kv_hash ns) {
+    unsigned char part[32];
+    kv_hash its;
+    int fd = s->f->open(s->f, path, KV_OPEN_READ);
+    int64_t n = fd < 0 ? fd : s->f->read_at(s->f, fd, part, sizeof part, 0);
+    if (fd >= 0) s->f->close(s->f, fd);
+    return n < 0 || !kv_format_peek_ns(&its, part, (size_t)n) || kv_hash_equal(its, ns);
+}
+
+static bool clear_entry(void *ctx, const char *name) {
+    clearing *c = ctx;
+    kv_path path;
+    kv_file_info info;
+    if (strlen(name) >= 128) return true;
+    kv_store_path(&path, c->s, "/quarantine/%s", name);
+    if (c->s->f->stat(c->s->f, path.s, &info) != 0 || !info.is_regular || !info.is_mine) return true;
+    if (c->ns && !may_be_of(c->s, path.s, *c->ns)) return true;
+    int code = c->dry_run ? 0 : c->s->f->remove(c->s->f, path.s);
+    if (code == -ENOENT) return true;
+    if (code != 0) {
+        c->code = code;
+        return true;
+    }
+    if (!c->dry_run) kv_accounts_settle(&c->s->acc, 0, -(int64_t)info.disk, 0);
+    c->bytes += info.disk;
+    c->files++;
+    return true;
+}
+
+kv_status kv_store_clear_quarantine(kv_store *s, const kv_hash *ns, bool dry_run, uint64_t *bytes, uint64_t *files,
+                                    kv_error *err) {
+    clearing c = {.s = s, .ns = ns, .dry_run = dry_run};
+    kv_path dir;
+    *bytes = *files = 0;
+    if (s->cfg.read_only && !dry_run) return kv_fail(err, KV_FORBIDDEN, "the disk cache is open read-only");
+    kv_store_path(&dir, s, "/quarantine");
+    pthread_mutex_lock(&s->quarantine_mutex);
+    int code = s->f->list(s->f, dir.s, clear_entry, &c);
+    pthread_mutex_unlock(&s->quarantine_mutex);
+    *bytes = c.bytes;
+    *files = c.files;
+    if (code == -ENOENT) return KV_OK;
+    if (code == 0) code = c.code;
+    return code == 0 ? KV_OK : kv_store_faulted(s, KV_STORE_FAULT_OPEN, code, dir.s, err);
+}
+
 /* ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct reading {
@@ -189,6 +244,36 @@ kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, const kv_recor
     err->message[0] = '\0';
     KV_CHECK(head->n_tokens > 0 && head->n_payload > 0);
     kv_status status = check_record(s, tokens, dst, head, err);
+    conclude(s, head, status, err->message);
+    return status;
+}
+
+static kv_status read_whole(reading *r, void *dst, kv_error *err) {
+    int64_t got = r->s->f->read_at(r->s->f, r->fd, dst, (size_t)r->size, 0);
+    if (got < 0) return read_failed(r, KV_STORE_FAULT_READ, got, err);
+    if (got != (int64_t)r->size) return damaged(r, err, "cut short while it was read");
+    const kv_token *tokens;
+    kv_record_head again;
+    kv_status status = kv_format_read(&again, &tokens, dst, (size_t)got, r->size, err);
+    const char *payload = (const char *)dst + kv_format_head_bytes(r->head.n_tokens);
+    if (status == KV_OK && (!tokens || !kv_hash_equal(again.key, r->head.key) ||
+                            !kv_hash_equal(kv_hash_bytes(payload, (size_t)again.n_payload), again.payload_hash)))
+        status = damaged(r, err, "the payload's checksum does not hold");
+    return status;
+}
+
+kv_status kv_store_read_file(kv_store *s, void *dst, kv_record_head *full, const kv_record_head *head, kv_error *err) {
+    kv_error own;
+    if (!err) err = &own;
+    err->message[0] = '\0';
+    reading r = {.s = s, .want = head, .fd = -1};
+    kv_store_record_path(&r.path, s, head);
+    kv_status status = open_record(&r, err);
+    if (status == KV_OK) status = read_front(&r, err); /* also that the file is as long as dst */
+    if (status == KV_OK) status = read_whole(&r, dst, err);
+    *full = r.head;
+    if (r.fd >= 0) s->f->close(s->f, r.fd);
+    free(r.front);
     conclude(s, head, status, err->message);
     return status;
 }

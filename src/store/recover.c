@@ -37,6 +37,26 @@ static bool is_alive(void *ctx, kv_hash id) {
     return false;
 }
 
+typedef struct sharers {
+    kv_store *s;
+    int n;
+} sharers;
+
+static bool count_sharer(void *ctx, const char *name) {
+    sharers *c = ctx;
+    kv_hash id;
+    if (parse_owner(&id, name) && name[32] == '.' && !kv_hash_equal(id, c->s->id) && is_alive(c->s, id)) c->n++;
+    return true;
+}
+
+int kv_store_sharers(kv_store *s) {
+    sharers c = {.s = s};
+    kv_path dir;
+    kv_store_path(&dir, s, "/tmp");
+    (void)s->f->list(s->f, dir.s, count_sharer, &c);
+    return c.n;
+}
+
 typedef struct tmp_walk {
     kv_store *s;
     bool markers; /* second round: the .alive files themselves */

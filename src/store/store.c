@@ -134,7 +134,7 @@ static void open_index(kv_store *s) {
         KV_WARN("%s; it is rebuilt from the files", err.message);
         if (status == KV_CORRUPT) kv_index_delete(s->f, s->cfg.dir);
     }
-    if (!s->index || s->cfg.read_only) return;
+    if (!s->index) return;
     char *paths[3];
     kv_index_paths(paths, s->cfg.dir);
     kv_accounts_with_index(&s->acc, (const char *const *)paths, s->index_room);
@@ -151,10 +151,6 @@ static kv_store *new_store(const kv_store_config *cfg) {
     s->cfg.dir = dir;
     s->f = cfg->files ? cfg->files : kv_files_real();
     s->alive_fd = -1;
-    uint64_t eighth = cfg->budget / 8;
-    s->quarantine_max = eighth < KV_STORE_QUARANTINE_MAX ? eighth : KV_STORE_QUARANTINE_MAX;
-    uint64_t room = cfg->budget / 256; /* at least half a MiB, at most 8 */
-    s->index_room = room < 512u << 10 ? 512u << 10 : room > 8u << 20 ? 8u << 20 : room;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_mutex_init(&s->index_mutex, NULL);
     pthread_mutex_init(&s->quarantine_mutex, NULL);
@@ -165,6 +161,12 @@ static kv_store *new_store(const kv_store_config *cfg) {
     } seed = {getpid(), kv_wall_seconds(), kv_now_us(kv_clock_real()), atomic_fetch_add(&openings, 1)};
     s->id = kv_hash_bytes(&seed, sizeof seed);
     kv_accounts_init(&s->acc, s->f, s->cfg.dir, cfg->budget, s->id, !cfg->read_only);
+    uint64_t last = kv_accounts_peek(&s->acc);
+    if (cfg->budget == KV_STORE_BUDGET_LAST && last >= KV_STORE_MIN) s->cfg.budget = s->acc.budget = last;
+    uint64_t eighth = s->cfg.budget / 8;
+    s->quarantine_max = eighth < KV_STORE_QUARANTINE_MAX ? eighth : KV_STORE_QUARANTINE_MAX;
+    uint64_t room = s->cfg.budget / 256; /* at least half a MiB, at most 8 */
+    s->index_room = room < 512u << 10 ? 512u << 10 : room > 8u << 20 ? 8u << 20 : room;
     return s;
 }
 
@@ -243,8 +245,8 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
     }
     open_index(s);
     status = kv_store_recover(s, err);
+    if (status == KV_OK) kv_accounts_set_day(&s->acc, kv_store_now(s) / 86400);
     if (status != KV_OK || cfg->read_only) goto done;
-    kv_accounts_set_day(&s->acc, kv_store_now(s) / 86400);
     uint64_t over = kv_accounts_over(&s->acc);
     if (over) kv_store_evict(s, over, INFINITY, true, false, NULL);
     write_tag(s);
@@ -299,15 +301,14 @@ static int by_start(const void *a, const void *b) {
     return (x->kind > y->kind) - (x->kind < y->kind);
 }
 
-kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx,
-                        kv_error *err) {
-    (void)err;
+/* ns: NULL = all. */
+static void load_rows(kv_store *s, const kv_hash *ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx) {
     size_t n = 0;
     pthread_mutex_lock(&s->mutex);
     kv_store_row *rows = kv_alloc(s->table.n_rows * sizeof *rows);
     for (uint32_t i = 0; i < s->table.n_slots; i++) {
         const kv_table_row *r = &s->table.rows[i];
-        if (!r->kind || r->flags & KV_ROW_PENDING || !kv_hash_equal(s->table.ns[r->ns], ns)) continue;
+        if (!r->kind || r->flags & KV_ROW_PENDING || (ns && !kv_hash_equal(s->table.ns[r->ns], *ns))) continue;
         kv_table_head(&rows[n].head, &s->table, r);
         rows[n].disk_bytes = r->disk;
         rows[n].last_used = r->last_used;
@@ -318,6 +319,18 @@ kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_
     qsort(rows, n, sizeof *rows, by_start);
     for (size_t i = 0; i < n; i++) fn(ctx, &rows[i]);
     free(rows);
+}
+
+kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx,
+                        kv_error *err) {
+    (void)err;
+    load_rows(s, &ns, fn, ctx);
+    return KV_OK;
+}
+
+kv_status kv_store_load_all(kv_store *s, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err) {
+    (void)err;
+    load_rows(s, NULL, fn, ctx);
     return KV_OK;
 }
 

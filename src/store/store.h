@@ -42,13 +42,14 @@
 #define KV_STORE_INDEX_MIN      (16ull << 20)
 #define KV_STORE_QUARANTINE_MAX (64ull << 20) /* or an eighth of the budget, if that is less */
 #define KV_STORE_GROUP_MAX      64            /* files held open for one commit; what comes then is synced at once */
+#define KV_STORE_BUDGET_LAST    UINT64_MAX /* a tool's budget: that of the last opening that named one; none: no limit */
 
 typedef struct kv_store kv_store;
 
 typedef struct kv_store_config {
     const char *dir;           /* made when missing (its parent must be there unless kv_dir_make made it) */
     const kv_files *files;     /* borrowed; NULL = kv_files_real() */
-    uint64_t budget;           /* bytes, hard, at least KV_STORE_MIN (not looked at when read_only) */
+    uint64_t budget;           /* bytes, hard, at least KV_STORE_MIN (when read_only only told), or …_BUDGET_LAST */
     uint64_t keep_free;        /* never less than this free on the volume */
     int64_t max_age_s;         /* unused for longer is removed; 0 = no limit */
     uint64_t write_max_day;    /* bytes a day (UTC); 0 = no limit */
@@ -74,6 +75,8 @@ void kv_store_close(kv_store *s);
 /* All rows of a namespace, parents before children (by q). From memory; fn is called under no lock. */
 kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_store_row *row), void *ctx,
                         kv_error *err);
+/* The same of all namespaces, by q. */
+kv_status kv_store_load_all(kv_store *s, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err);
 bool kv_store_has(kv_store *s, const kv_record_head *head); /* ns, key and kind decide */
 
 /* What a record is worth now, in milliseconds a byte; hits without its making. */
@@ -99,12 +102,25 @@ kv_status kv_store_commit(kv_store *s, void (*done)(void *ctx, const kv_record_h
  * KV_CORRUPT: it was damaged or unreadable and quarantined, the caller forgets it (the gone callback has run).
  * KV_NOT_FOUND: the file is gone, or is not ours. KV_UNSUPPORTED: a newer format, left alone. KV_IO: try later. */
 kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, const kv_record_head *head, kv_error *err);
+/* The record's whole file into dst (kv_format_file_bytes long, aligned to 4), with all checks and consequences of
+ * kv_store_read; *full gets all of its header. */
+kv_status kv_store_read_file(kv_store *s, void *dst, kv_record_head *full, const kv_record_head *head, kv_error *err);
 /* KV_NOT_FOUND when there is none. The gone callback is not called. */
 kv_status kv_store_remove(kv_store *s, const kv_record_head *head, kv_error *err);
 /* Removes everything of a namespace, pinned or not, with its folder; the gone callback is called for each record. */
 kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, uint64_t *records, kv_error *err);
+/* Removes records of a namespace that were not used since `before` (Unix seconds), leaves first: what newer records hang
+ * on stays, and what is pinned. With dry_run only count. */
+kv_status kv_store_remove_old(kv_store *s, kv_hash ns, int64_t before, bool dry_run, uint64_t *bytes, uint64_t *records,
+                              kv_error *err);
+/* Removes what quarantine/ holds of a namespace (and what does not say any more whose it was), NULL: all of it. With
+ * dry_run only count. */
+kv_status kv_store_clear_quarantine(kv_store *s, const kv_hash *ns, bool dry_run, uint64_t *bytes, uint64_t *files,
+                                    kv_error *err);
+int kv_store_sharers(kv_store *s); /* other processes (openings) that have the directory open for writing now */
 /* hits: decayed to now, without the record's making. Kept in memory, written to the index now and then. */
 void kv_store_touch(kv_store *s, const kv_record_head *head, double hits);
+/* Another process that shares the directory heeds a pin too: it looks before it removes. */
 kv_status kv_store_pin(kv_store *s, const kv_record_head *head, bool pinned, kv_error *err);
 
 /* Called when the store evicts or quarantines a record on its own, so that the tree forgets it. May run on any thread
@@ -143,8 +159,9 @@ typedef enum kv_store_fault {
 } kv_store_fault;
 
 typedef struct kv_store_stats {
-    uint64_t bytes; /* all below DIR, what is reserved included */
-    uint64_t budget, records, bytes_written_today, bytes_written, n_evicted, n_quarantined, n_fsyncs;
+    uint64_t bytes;  /* all below DIR, what is reserved included */
+    uint64_t budget; /* KV_STORE_BUDGET_LAST: not known */
+    uint64_t records, bytes_written_today, bytes_written, n_evicted, n_quarantined, n_fsyncs;
     uint64_t n_faults[KV_STORE_FAULT_COUNT];
     uint64_t by_kind_bytes[5]; /* by kv_record_kind */
     uint64_t table_bytes;      /* memory of the rows */

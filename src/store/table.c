@@ -88,7 +88,7 @@ static void heap_add(kv_table *t, uint32_t i) {
 
 /* ── who may go ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool has_dependents(const kv_table *t, const kv_table_row *block) {
+bool kv_table_has_dependents(const kv_table *t, const kv_table_row *block) {
     for (uint32_t i = *bucket(t, t->by_parent, block->key); i != KV_NO_ROW; i = t->rows[i].next_parent)
         if (kv_hash_equal(t->rows[i].parent, block->key)) return true;
     for (uint32_t i = *bucket(t, t->by_key, block->key); i != KV_NO_ROW; i = t->rows[i].next_key)
@@ -98,7 +98,7 @@ static bool has_dependents(const kv_table *t, const kv_table_row *block) {
 
 static bool may_go(const kv_table *t, const kv_table_row *r) {
     if (r->flags & (KV_ROW_PINNED | KV_ROW_PENDING | KV_ROW_STUCK)) return false;
-    return r->kind != KV_RECORD_BLOCK || !has_dependents(t, r);
+    return r->kind != KV_RECORD_BLOCK || !kv_table_has_dependents(t, r);
 }
 
 static void settle(kv_table *t, uint32_t i) {

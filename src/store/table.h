@@ -69,8 +69,9 @@ uint32_t kv_table_add(kv_table *t, const kv_table_row *row);
 void kv_table_take_out(kv_table_row *out, kv_table *t, uint32_t i); /* out may be NULL */
 /* After hits, last_used or flags were changed by the caller. */
 void kv_table_changed(kv_table *t, uint32_t i);
-void kv_table_finish(kv_table *t, uint32_t i, uint64_t disk); /* pending → there, with its bytes */
-uint32_t kv_table_worst(const kv_table *t);                   /* KV_NO_ROW when nothing may go */
+void kv_table_finish(kv_table *t, uint32_t i, uint64_t disk);               /* pending → there, with its bytes */
+bool kv_table_has_dependents(const kv_table *t, const kv_table_row *block); /* rows that hang on it, itself in or out */
+uint32_t kv_table_worst(const kv_table *t);                                 /* KV_NO_ROW when nothing may go */
 int32_t kv_table_n_tokens(const kv_table_row *row);
 void kv_table_head(kv_record_head *out, const kv_table *t, const kv_table_row *row);
 size_t kv_table_bytes(const kv_table *t);

@@ -141,6 +141,9 @@ static void test_dirs(void **state) {
 #ifdef __APPLE__
     assert_int_equal(kv_dir_state(&out, &err), KV_OK);
     assert_string_equal(out.data, "/home/k/Library/Application Support/kvasir");
+    kv_buf_clear(&out);
+    assert_int_equal(kv_dir_cache(&out, &err), KV_OK);
+    assert_string_equal(out.data, "/home/k/Library/Caches/kvasir");
 #else
     setenv("XDG_STATE_HOME", "/var/state", 1);
     assert_int_equal(kv_dir_state(&out, &err), KV_OK);
@@ -150,10 +153,19 @@ static void test_dirs(void **state) {
     assert_int_equal(kv_dir_state(&out, &err), KV_OK);
     assert_string_equal(out.data, "/home/k/.local/state/kvasir");
     unsetenv("XDG_STATE_HOME");
+    kv_buf_clear(&out);
+    setenv("XDG_CACHE_HOME", "/var/cache", 1);
+    assert_int_equal(kv_dir_cache(&out, &err), KV_OK);
+    assert_string_equal(out.data, "/var/cache/kvasir");
+    kv_buf_clear(&out);
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(kv_dir_cache(&out, &err), KV_OK);
+    assert_string_equal(out.data, "/home/k/.cache/kvasir");
 #endif
     kv_buf_clear(&out);
     unsetenv("HOME");
     assert_int_equal(kv_dir_state(&out, &err), KV_NOT_FOUND);
+    assert_int_equal(kv_dir_cache(&out, &err), KV_NOT_FOUND);
     assert_int_equal(kv_dir_executable(&out, &err), KV_OK);
     assert_int_equal(out.data[0], '/');
     kv_buf_adds(&out, "/test_machine");
