@@ -2,9 +2,10 @@
  *
  *   HTTP thread        kv_lookup_start ──► tree (shared lock)
  *   I/O threads        compare tokens, choose P, read payloads ahead ──► lookup ready, wake
- *   engine thread      kv_restore_begin … kv_restore_step (slices) ──► slot holds [0, P)
- *                      decode … kv_trail_advance (captures before the next engine call) … kv_trail_end
- *   I/O threads        hash, insert into the tree (in order), keep in RAM within the budget
+ *   engine thread      kv_restore_step (slices) ──► slot holds [0, P)
+ *   I/O threads        … reading ahead of it what is on disk
+ *   engine thread      decode … kv_trail_advance (captures before the next engine call) … kv_trail_end
+ *   I/O threads        hash, insert into the tree (in order), write behind, keep in RAM within the budget
  *
  * Positions P that a look-up may end at (DESIGN "Where a prompt can resume"), the largest ≤ min(match, n - 1):
  *   full            any position covered by block records
@@ -23,6 +24,7 @@
 #include "cache/state.h"
 #include "os/io.h"
 #include "radix/radix.h"
+#include "store/store.h"
 
 typedef struct kv_cache kv_cache;
 typedef struct kv_lookup kv_lookup;
@@ -55,9 +57,14 @@ const char *kv_miss_text(kv_miss m);
 typedef struct kv_cache_config {
     const kv_engine_info *engine; /* borrowed for the call */
     int32_t block;
-    kv_hash ns;            /* of model and engine settings, without the scope */
-    uint64_t queue_bytes;  /* most that waits for insertion and disk */
-    uint64_t ram_bytes;    /* most that is kept in memory */
+    kv_hash ns;           /* of model and engine settings, without the scope */
+    uint64_t queue_bytes; /* most that waits for insertion and disk */
+    uint64_t ram_bytes;   /* most that is kept in memory */
+    uint64_t read_bytes;  /* buffers of what is on its way from disk into the engine */
+    kv_store *store;      /* borrowed, opened for this cache alone; NULL = memory only */
+    /* What a new scope's directory says about itself, as JSON (owned by the caller of it); NULL = nothing. */
+    char *(*about)(void *ctx, const char *scope);
+    void *about_ctx;
     int32_t interval;      /* 0 = by kv_policy_interval */
     kv_io *io;             /* borrowed; outlives the cache */
     const kv_clock *clock; /* borrowed */
@@ -65,6 +72,11 @@ typedef struct kv_cache_config {
 } kv_cache_config;
 
 kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err);
+/* Reads what is stored of the default scope, so that the first request need not wait for that. */
+void kv_cache_warm(kv_cache *c);
+/* No captures come any more: waits until all is on disk, at most timeout_us (with an inline io: runs its jobs as long
+ * as that). What is worth most goes first; returns how many tokens' cells were dropped. */
+uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us);
 /* Every lookup and trail is freed before, and the io has nothing left to run. */
 void kv_cache_free(kv_cache *c);
 
@@ -78,7 +90,8 @@ typedef struct kv_lookup_result {
     int32_t miss_position;
 } kv_lookup_result;
 
-/* scope: "" = default. wake is called once, on an I/O thread, when the result is there. Tokens are copied. */
+/* scope: "" = default. wake is called on an I/O thread when the result is there, and then whenever a restore that had
+ * to wait can go on. Tokens are copied. */
 kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *tokens, size_t n, void (*wake)(void *),
                            void *ctx);
 bool kv_lookup_ready(kv_lookup *l);                  /* any thread */
@@ -87,11 +100,15 @@ void kv_lookup_free(kv_lookup *l);                   /* also while it runs */
 
 /* ── restore (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */
 
-typedef enum kv_restore { KV_RESTORE_MORE, KV_RESTORE_DONE, KV_RESTORE_FAILED } kv_restore;
+typedef enum kv_restore { KV_RESTORE_MORE, KV_RESTORE_WAIT, KV_RESTORE_DONE, KV_RESTORE_FAILED } kv_restore;
 /* `seq` holds [0, have) of the prompt already, have ≤ P (0 = empty); the same `have` in every call. Moves what is
  * missing up to P, for about budget_us of time, at least one block.
- * MORE: call again, other sequences may decode meanwhile; DONE: seq holds exactly [0, P); FAILED: seq is empty. */
+ * MORE: call again, other sequences may decode meanwhile; WAIT: the same, once the look-up's wake was called, since
+ * what comes next is not read yet; DONE: seq holds exactly [0, P); FAILED: seq is empty. */
 kv_restore kv_restore_step(kv_lookup *l, kv_state *state, kv_seq seq, int32_t have, int64_t budget_us, kv_error *err);
+/* Of the tokens that steps moved: from memory, from disk. */
+kv_miss kv_restore_failure(kv_lookup *l); /* after FAILED: why */
+void kv_restore_sources(int32_t *ram, int32_t *disk, const kv_lookup *l);
 
 /* ── capture (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */
 
@@ -115,9 +132,12 @@ typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;
     uint64_t n_miss[KV_MISS_COUNT];
     uint64_t n_blocks, n_windows, n_checkpoints, bytes_captured; /* inserted */
-    uint64_t n_dropped; /* captures that found no room in the queue, or no parent */
-    uint64_t n_evicted;
-    uint64_t queue_bytes, ram_bytes, nodes, tree_bytes;
+    uint64_t n_dropped;                               /* captures that found no room in the queue, or no parent */
+    uint64_t n_evicted;                               /* from memory */
+    uint64_t n_written, bytes_written, n_not_written; /* records that went to disk, and that the store refused */
+    uint64_t n_read, bytes_read, n_read_failed;       /* from disk into the engine */
+    uint64_t n_orphans;                               /* found on disk without what they hang on */
+    uint64_t queue_bytes, ram_bytes, read_bytes, nodes, tree_bytes;
 } kv_cache_stats;
 void kv_cache_get_stats(kv_cache_stats *out, kv_cache *c);
 /* Walks everything and aborts on a broken promise. Nobody else may use the cache meanwhile. */

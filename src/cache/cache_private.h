@@ -1,4 +1,18 @@
-/* cache/cache_private.h: shared by cache.c, lookup.c and trail.c. */
+/* cache/cache_private.h: the inside of the cache. Only files in cache/ include this header.
+ *
+ *   cache.c    making, freeing, numbers, checks; scopes
+ *   insert.c   captured records into the tree; what goes when memory is short
+ *   disk.c     scopes from the store into the tree; records written behind, read back, gone
+ *   lookup.c   from a prompt to a position and the records that lead there
+ *   restore.c  those records into the engine, read from the disk while others compute
+ *   trail.c    what a running sequence leaves behind
+ *
+ * A record's way:
+ *
+ *   captured ──► insertions ──► tree, in memory ──┬─ no store ──► RAM account, evicted by worth
+ *   (trail)      (one at a time)                  └─ writes ──► store ──► on disk; in memory too while there is room
+ *                                                   (one at a time)         read again when a restore needs it
+ */
 #ifndef KV_CACHE_CACHE_PRIVATE_H
 #define KV_CACHE_CACHE_PRIVATE_H
 
@@ -6,6 +20,18 @@
 #include "cache/policy.h"
 #include "cache/record.h"
 #include <pthread.h>
+
+/* A scope that was named since the start. Never removed, so its number of bytes is bounded by the keys in use. */
+typedef struct kv_scope {
+    kv_hash ns;  /* its root's key */
+    char *name;  /* owned */
+    bool loaded; /* or being loaded, under the scopes' mutex */
+} kv_scope;
+
+/* Records that wait for the same thing, in order. */
+typedef struct kv_record_list {
+    kv_record *first, *last;
+} kv_record_list;
 
 struct kv_cache {
     kv_cache_config cfg;
@@ -15,21 +41,60 @@ struct kv_cache {
     bool window_is_chunked;
     kv_radix *tree;
     kv_pool pool;
-    pthread_mutex_t mutex;   /* guards what follows; look-ups wake their callers under it */
-    kv_record *first, *last; /* captured, not yet inserted; in order of capture, so parents come first */
-    bool inserting;          /* a job is on its way or runs: one at a time keeps the order */
+    int64_t wall_offset_s;       /* what the clock lacks to Unix time */
+    pthread_mutex_t scope_mutex; /* first in the order; held while a scope is loaded */
+    int64_t last_gc_s;           /* the writing job's */
+    pthread_mutex_t mutex; /* guards what follows, and the records of all nodes; look-ups wake their callers under it */
+    kv_scope *scopes;      /* owned, n_scopes */
+    int n_scopes;
+    kv_record_list insertions, writes; /* parents before what hangs on them */
+    bool inserting, writing;           /* a job is on its way or runs: one at a time keeps the order */
+    bool give_up;                      /* what is not written yet shall not be */
+    pthread_cond_t quiet;              /* nothing waits any more */
+    kv_lookup **hungry;                /* owned; restores that wait for room to read into, in order; each referenced */
+    int n_hungry, cap_hungry;
     kv_cache_stats stats;
 };
 
+/* cache.c */
 kv_hash kv_cache_scope(const kv_cache *c, const char *scope); /* root key */
 kv_radix_slot kv_cache_slot_of(kv_record_kind kind);
+kv_record_kind kv_cache_kind_of(kv_radix_slot slot);
+/* The root of a scope, referenced. Any thread. */
+kv_radix_node *kv_cache_root(kv_cache *c, const char *scope);
+void kv_cache_append(kv_record_list *list, kv_record *r);
+kv_record *kv_cache_pop(kv_record_list *list); /* NULL: empty */
+/* The record of a node that is in memory, referenced, or NULL. */
+kv_record *kv_cache_record(kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
+/* Removes a node without records and, going up, what it leaves empty. Takes over the reference. */
+void kv_cache_prune(kv_cache *c, kv_radix_node *node);
+/* The record is nowhere any more, or (keep_disk) not in memory. True when there was one. */
+bool kv_cache_let_go(kv_cache *c, kv_radix_node *node, kv_radix_slot slot, bool keep_disk);
+int64_t kv_cache_now_s(const kv_cache *c); /* the tree's time, seconds */
+
+/* insert.c */
 /* Takes over the reference; the record will be hashed and inserted on an I/O thread. */
 void kv_cache_insert_later(kv_cache *c, kv_record *r);
-/* kv_radix_tokens_fn over the records in memory. */
+/* Room in the RAM account, by eviction of what is worth less. False: there is none. */
+bool kv_cache_keep_in_ram(kv_cache *c, kv_record *r);
+void kv_cache_supersede(kv_cache *c, kv_radix_node *node); /* a longer block holds what shorter ones hold */
+
+/* disk.c; I/O threads. All do nothing without a store. */
+void kv_cache_load_scope(kv_cache *c, kv_hash ns); /* its records on disk into the tree, once */
+void kv_cache_write_later(kv_cache *c, kv_record *r);
+void kv_cache_gone(void *cache, const kv_record_head *head); /* kv_store_on_gone */
+/* kv_radix_tokens_fn over memory and disk. A record that turns out to be damaged or missing is forgotten. */
 bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out);
-/* The record of a node, referenced, or NULL. */
-kv_record *kv_cache_record(kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
-/* Let go of records (all slots) of a node and of the node itself if nothing holds it. Takes over the reference. */
-void kv_cache_forget(kv_cache *c, kv_radix_node *node);
+/* Reads into `r` (tokens and payload), whose head names it. On failure the tree has forgotten it unless it may come
+ * back (KV_IO). */
+kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err);
+/* The head by which the store finds a node's record. False: there is none on disk. */
+bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
+void kv_cache_touch(kv_cache *c, kv_radix_node *node); /* a use, in the tree and on disk */
+/* A node that has no record any more goes with all that hangs on it. Takes over the reference; false: it has some. */
+bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node);
+
+/* restore.c */
+void kv_cache_feed_hungry(kv_cache *c); /* after room to read into was given back */
 
 #endif

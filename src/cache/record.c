@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max) {
+void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max, uint64_t read_max) {
     p->max[KV_ACCOUNT_QUEUE] = queue_max;
     p->max[KV_ACCOUNT_RAM] = ram_max;
-    atomic_init(&p->used[KV_ACCOUNT_QUEUE], 0);
-    atomic_init(&p->used[KV_ACCOUNT_RAM], 0);
+    p->max[KV_ACCOUNT_READ] = read_max;
+    for (int a = 0; a < KV_ACCOUNT_COUNT; a++) atomic_init(&p->used[a], 0);
 }
 
 static bool take(kv_pool *p, kv_account account, uint64_t bytes) {
@@ -26,15 +26,13 @@ uint64_t kv_record_bytes(int32_t n_tokens, uint64_t n_payload) {
     return sizeof(kv_record) + (uint64_t)n_tokens * sizeof(kv_token) + n_payload + 1;
 }
 
-kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens,
-                         uint64_t n_payload) {
-    uint64_t bytes = kv_record_bytes(head->n_tokens, n_payload);
+kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens) {
+    uint64_t bytes = kv_record_bytes(head->n_tokens, head->n_payload);
     if (!take(p, account, bytes)) return NULL;
     kv_record *r = kv_alloc(sizeof *r + (size_t)head->n_tokens * sizeof *tokens);
     r->head = *head;
     r->tokens = (kv_token *)(r + 1);
     if (tokens) memcpy(r->tokens, tokens, (size_t)head->n_tokens * sizeof *tokens);
-    kv_buf_reserve(&r->payload, n_payload);
     atomic_init(&r->refs, 1);
     atomic_init(&r->account, account);
     r->counted = bytes;
@@ -55,9 +53,10 @@ void kv_record_unref(kv_record *r) {
 }
 
 bool kv_record_to_ram(kv_record *r) {
-    if (atomic_load(&r->account) == KV_ACCOUNT_RAM) return true;
+    kv_account from = (kv_account)atomic_load(&r->account);
+    if (from == KV_ACCOUNT_RAM) return true;
     if (!take(r->pool, KV_ACCOUNT_RAM, r->counted)) return false;
     atomic_store(&r->account, KV_ACCOUNT_RAM);
-    give_back(r->pool, KV_ACCOUNT_QUEUE, r->counted);
+    give_back(r->pool, from, r->counted);
     return true;
 }

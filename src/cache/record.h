@@ -1,10 +1,11 @@
 /* cache/record.h: a record in memory: what was captured or read, and in whose account it is.
  *
- *   captured ─► QUEUE: waits for its insertion into the tree and for the disk
- *                  └─► RAM: kept, or read back from the disk
+ *   captured ─► QUEUE: waits for its insertion into the tree, and for the disk
+ *                  └─► RAM: kept
+ *   disk ─────► READ: on its way into the engine, let go of once it is there
  *
- * Both accounts have a hard maximum: the bytes are reserved before the memory is. A record in the queue moves to RAM,
- * or goes when its last holder lets it go.
+ * Each account has a hard maximum: the bytes are reserved before the memory is. A record in the queue moves to RAM, or
+ * goes when its last holder lets it go.
  *
  * Thread rule: reference-counted, any thread. Tokens and payload are written by who made it, before it is shared.
  */
@@ -14,7 +15,7 @@
 #include "store/format.h"
 #include <stdatomic.h>
 
-typedef enum kv_account { KV_ACCOUNT_QUEUE, KV_ACCOUNT_RAM, KV_ACCOUNT_COUNT } kv_account;
+typedef enum kv_account { KV_ACCOUNT_QUEUE, KV_ACCOUNT_RAM, KV_ACCOUNT_READ, KV_ACCOUNT_COUNT } kv_account;
 
 typedef struct kv_pool {
     uint64_t max[KV_ACCOUNT_COUNT];          /* bytes */
@@ -32,15 +33,15 @@ typedef struct kv_record {
     struct kv_record *next; /* of the list it waits in; its owner's */
 } kv_record;
 
-void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max);
+void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max, uint64_t read_max);
 /* Bytes that a record of this size counts for. */
 uint64_t kv_record_bytes(int32_t n_tokens, uint64_t n_payload);
-/* One reference. NULL: no room in that account now. The payload's memory is reserved, its length still 0. */
-kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens,
-                         uint64_t n_payload);
+/* One reference. NULL: no room in that account now. The payload, head->n_payload bytes, is counted and still empty: the
+ * caller puts it there. tokens NULL: zeros for now. */
+kv_record *kv_record_new(kv_pool *p, kv_account account, const kv_record_head *head, const kv_token *tokens);
 kv_record *kv_record_ref(kv_record *r);
 void kv_record_unref(kv_record *r); /* NULL is fine */
-/* From QUEUE to RAM. False: no room there, nothing changed. True too when it is there already. */
+/* Into the RAM account. False: no room there, nothing changed. True too when it is there already. */
 bool kv_record_to_ram(kv_record *r);
 
 #endif

@@ -61,7 +61,7 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
     kv_cache *c = t->cache;
     let_go(t);
     if (t->root) kv_radix_unref(c->tree, t->root);
-    t->root = kv_radix_root(c->tree, kv_cache_scope(c, scope));
+    t->root = kv_cache_root(c, scope);
     t->edge = 0;
     t->edge_key = kv_radix_key(t->root);
     t->us_per_token = 0;
@@ -102,9 +102,8 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
         .compute_ms = (uint32_t)(t->us_per_token *
                                  (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
         .n_payload = payload->len};
-    kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q, payload->len);
+    kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q);
     if (!r) return NULL;
-    kv_buf_free(&r->payload);
     r->payload = *payload;
     *payload = (kv_buf){0};
     return r;

@@ -158,6 +158,10 @@ static uint64_t draw(kv_io *io, uint64_t below) { /* xorshift64* */
     return (io->random * 0x2545f4914f6cdd1dULL >> 32) % below;
 }
 
+bool kv_io_is_inline(const kv_io *io) {
+    return io->is_inline;
+}
+
 bool kv_io_run_one(kv_io *io) {
     KV_CHECK(io->is_inline);
     pthread_mutex_lock(&io->mutex);

@@ -29,6 +29,7 @@ kv_io *kv_io_new_threads(int n_readers, int n_writers); /* at least one writer; 
 kv_io *kv_io_new_inline(uint64_t seed);                 /* seed 0: in order */
 void kv_io_free(kv_io *io); /* runs what is left, and what that submits, then ends the threads */
 void kv_io_submit(kv_io *io, kv_io_lane lane, void (*fn)(void *ctx), void *ctx);
+bool kv_io_is_inline(const kv_io *io);
 bool kv_io_run_one(kv_io *io); /* inline only: false when nothing waits */
 int kv_io_waiting(const kv_io *io, kv_io_lane lane);
 

@@ -118,7 +118,8 @@ static bool claim(kv_sched *s, int slot) {
 /* Cut the slot's content to what is used. Returns what is left: 0 when the memory did not obey. */
 static int32_t keep_prefix(kv_sched *s, int number, int32_t usable) {
     kv_slot *slot = &s->slots[number];
-    if (usable == 0 || !kv_engine_trim(s->engine, number, usable) || !kv_engine_holds(s->engine, number, usable)) {
+    if (usable == 0 || slot->held.len == 0 || !kv_engine_trim(s->engine, number, usable) ||
+        !kv_engine_holds(s->engine, number, usable)) {
         kv_sched_empty_slot(s, number);
         return 0;
     }
@@ -139,22 +140,29 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
     kv_gen_push(g, &e);
 }
 
-/* g, no longer among the waiting ones, goes on in the slot after the `cached` tokens that it holds. */
-static void start(kv_sched *s, kv_gen *g, int slot, int32_t cached) {
-    s->slots[slot].gen = g;
-    free(s->slots[slot].scope);
-    s->slots[slot].scope = kv_strdup(g->scope);
+/* g, no longer among the waiting ones, has the slot. */
+static void seat(kv_sched *s, kv_gen *g, int number) {
+    kv_slot *slot = &s->slots[number];
+    slot->gen = g;
+    free(slot->scope);
+    slot->scope = kv_strdup(g->scope);
+    g->run.state = KV_RUN_IN_SLOT;
+    g->run.slot = number;
+    if (!g->run.admitted) g->run.admitted_us = kv_now_us(s->clock);
+    g->run.admitted = true;
+}
+
+void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
+    kv_gen *g = s->slots[slot].gen;
     kv_sched_begin_trail(s, slot, g);
+    if (!g->run.counted) kv_sched_note_miss(g, cached);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
-    g->run.state = KV_RUN_IN_SLOT;
-    g->run.slot = slot;
-    if (g->run.admitted) return;
-    g->run.admitted = true;
-    g->run.admitted_us = kv_now_us(s->clock);
-    g->run.n_cached = g->run.n_prompt_done = cached;
-    s->stats.n_prompt_cached += (uint64_t)cached;
-    kv_sched_tell_progress(g, g->run.admitted_us);
+    if (g->run.counted) return;
+    g->run.counted = true;
+    g->run.n_cached = g->run.n_prompt_done = cached < g->n_prompt ? cached : g->n_prompt;
+    s->stats.n_prompt_cached += (uint64_t)g->run.n_cached;
+    kv_sched_tell_progress(g, kv_now_us(s->clock));
 }
 
 static void stop_waiting(kv_sched *s, const kv_gen *g) {
@@ -211,7 +219,8 @@ static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
     kv_cells_fork(&s->cells, src, dst);
     kv_sched_touch(s, dst);
     stop_waiting(s, g);
-    start(s, g, dst, n);
+    seat(s, g, dst);
+    kv_sched_start_computing(s, dst, n);
     s->stats.n_forked++;
     return true;
 }
@@ -221,7 +230,7 @@ static bool share_prompts(kv_sched *s) {
     bool did = false;
     for (int i = 0; i < s->n_slots; i++) {
         kv_gen *leader = s->slots[i].gen, *g;
-        if (!leader || !is_fresh(leader)) continue;
+        if (!leader || s->slots[i].restoring || !is_fresh(leader)) continue;
         int32_t held = (int32_t)s->slots[i].held.len;
         if (held == 0 || held != leader->n_prompt - 1) continue;
         while ((g = next_twin(s, leader)) && fork_twin(s, g, i)) did = true;
@@ -267,9 +276,10 @@ static bool admit_one(kv_sched *s) {
         did = true;
         if (!claim(s, c->slot)) break;
         stop_waiting(s, c->gen);
-        int32_t cached = kv_sched_restore(s, c->slot, c->gen, c->usable);
-        if (cached == c->usable) cached = keep_prefix(s, c->slot, cached);
-        start(s, c->gen, c->slot, cached);
+        bool restoring = kv_sched_begin_restore(s, c->slot, c->gen, c->usable);
+        int32_t cached = restoring ? 0 : keep_prefix(s, c->slot, c->usable);
+        seat(s, c->gen, c->slot);
+        if (!restoring) kv_sched_start_computing(s, c->slot, cached);
     }
     free(list);
     return did;

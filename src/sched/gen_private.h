@@ -31,11 +31,13 @@ typedef struct kv_run {
     int64_t overtaken_us;  /* see queue.h */
     int32_t n_limit;       /* most tokens it may sample */
     int32_t n_failed;      /* batches that failed since its last token */
+    int n_restore_failed;  /* since it was submitted */
     bool admitted;         /* had a slot before */
+    bool counted;          /* what it had cached is known: from when it first began to compute */
     int32_t n_prompt_done; /* prompt tokens it ever had, the cached ones included: progress never goes back */
     int64_t submitted_us, admitted_us, first_token_us; /* the last two count once admitted, once n_decoded > 0 */
     int32_t n_cached, n_cached_ram, n_cached_disk, n_decoded;
-    int64_t restore_us;
+    int64_t restore_us, restore_began_us;
     kv_miss miss;
     int32_t miss_position;
     kv_match *match;   /* owned; one a slot */
@@ -60,7 +62,7 @@ struct kv_gen {
     bool post_sampling_probs, cache_prompt, special_pieces;
     int64_t t_max_predict_ms;
     uint64_t group;
-    char *scope; /* owned; "" = default */
+    char *scope;            /* owned; "" = default */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
     kv_error prime_error;
     /* the answer so far */

@@ -1,7 +1,8 @@
 /* sched/resume.c: between slots and the cache.
  *
- *   submit ─► look-up ─(wake)─► admitted: restored into its slot ─► computes on, captured after each call ─► leaves:
- *                                                                                 what is still open is captured
+ *   submit ─► look-up ─(wake)─► admitted ─► restored, slice by slice ─► computes on, captured after each call ─► leaves:
+ *                                   ▲            │ failed                                 what is still open is captured
+ *                                   └─ look-up ◄─┘
  *
  * A slot's own content goes before the cache's where it reaches as far: it costs nothing. Without a cache everything
  * here does nothing.
@@ -9,8 +10,8 @@
 #include "sched/sched_private.h"
 #include <string.h>
 
-/* Time a restore may take before others get a turn. */
-#define RESTORE_SLICE_US INT64_MAX
+/* A slice of a restore takes about this part of the time that a stream may stall: a chunk comes in the same round. */
+#define RESTORE_SHARE 4
 
 kv_status kv_sched_open_cache(kv_sched *s, kv_error *err) {
     if (!s->cfg.cache) return KV_OK;
@@ -62,45 +63,114 @@ static int32_t keeps(kv_sched *s, int number, const kv_gen *g, int32_t usable, i
     return beyond ? P : 0;
 }
 
-/* Cells for [have, P), in whole blocks, from idle slots. */
+/* Cells for `need` more tokens, in whole blocks, from idle slots. */
 static bool make_room(kv_sched *s, int32_t need) {
     need += s->cfg.block;
     while (kv_cells_left(&s->cells) < need && kv_sched_evict(s, need - kv_cells_left(&s->cells))) continue;
     return kv_cells_left(&s->cells) >= need;
 }
 
-int32_t kv_sched_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) {
+/* The slot's content up to `have`; returns what is left of it. */
+static int32_t cut_to(kv_sched *s, int number, int32_t have) {
     kv_slot *slot = &s->slots[number];
-    kv_lookup *lookup = g->run.lookup;
-    int32_t P = kv_sched_resumable(g), have = P > usable ? keeps(s, number, g, usable, P) : 0;
-    if (P <= usable) return usable;
-    if (have == 0) kv_sched_empty_slot(s, number);
-    else if (have < P && !kv_engine_trim(s->engine, number, have)) {
-        kv_sched_empty_slot(s, number);
-        have = 0;
-    }
-    if (have < P && have > 0) {
-        slot->held.len = (size_t)have;
-        kv_cells_cut(&s->cells, number, have);
-    }
-    kv_restore step = KV_RESTORE_FAILED;
-    slot->gen = g; /* so that it does not count as an idle one, which could be emptied */
-    bool room = make_room(s, P - have);
-    slot->gen = NULL;
-    if (room) do
-            step = kv_restore_step(lookup, &s->state, number, have, RESTORE_SLICE_US, NULL);
-        while (step == KV_RESTORE_MORE);
-    if (step != KV_RESTORE_DONE) {
+    if (have == (int32_t)slot->held.len) return have;
+    if (have > 0 && s->info->memory == KV_MEMORY_HYBRID) return have; /* the last step cuts, once the state is set */
+    if (have == 0 || !kv_engine_trim(s->engine, number, have)) {
         kv_sched_empty_slot(s, number);
         return 0;
     }
+    slot->held.len = (size_t)have;
+    kv_cells_cut(&s->cells, number, have);
+    return have;
+}
+
+bool kv_sched_begin_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) {
+    kv_slot *slot = &s->slots[number];
+    int32_t P = kv_sched_resumable(g);
+    if (P <= usable) return false;
+    int32_t have = cut_to(s, number, keeps(s, number, g, usable, P));
+    slot->gen = g; /* so that it does not count as an idle one, which could be emptied */
+    bool room = make_room(s, P - have);
+    slot->gen = NULL;
+    if (!room) {
+        kv_sched_empty_slot(s, number);
+        g->run.miss = KV_MISS_NO_MEMORY;
+        return false;
+    }
+    /* From now on the slot is described by what it is going to hold. */
     slot->held.len = 0;
     kv_tokens_append(&slot->held, g->tokens.data, (size_t)P);
     if (s->cells.len[number] > P) kv_cells_cut(&s->cells, number, P);
     else kv_cells_append(&s->cells, number, P - s->cells.len[number]);
     kv_sched_touch(s, number);
-    s->stats.n_prompt_restored += (uint64_t)(P - have);
-    return P;
+    slot->restoring = true;
+    slot->restore_from = have;
+    g->run.restore_began_us = kv_now_us(s->clock);
+    return true;
+}
+
+static void restored(kv_sched *s, int number) {
+    kv_slot *slot = &s->slots[number];
+    kv_gen *g = slot->gen;
+    int32_t P = (int32_t)slot->held.len, ram, disk;
+    kv_restore_sources(&ram, &disk, g->run.lookup);
+    slot->restoring = false;
+    g->run.restore_us += kv_now_us(s->clock) - g->run.restore_began_us;
+    if (!g->run.counted) {
+        g->run.n_cached_ram = ram < P ? ram : P;
+        g->run.n_cached_disk = disk;
+    }
+    s->stats.n_prompt_restored += (uint64_t)(P - slot->restore_from);
+    kv_sched_start_computing(s, number, P);
+}
+
+/* Its stored state could not be had. What the cache has forgotten by now it will not find again, so it looks once more;
+ * after some failures it is computed from the start. */
+static void not_restored(kv_sched *s, int number, const kv_error *err) {
+    kv_gen *g = s->slots[number].gen;
+    s->last_failure = *err;
+    s->stats.n_restore_failed++;
+    kv_sched_empty_slot(s, number);
+    g->run.restore_us += kv_now_us(s->clock) - g->run.restore_began_us;
+    g->run.miss = kv_restore_failure(g->run.lookup);
+    kv_lookup_free(g->run.lookup);
+    g->run.lookup = NULL;
+    if (++g->run.n_restore_failed <= KV_SCHED_RETRIES) {
+        kv_sched_requeue(s, number);
+    } else {
+        kv_sched_start_computing(s, number, 0);
+    }
+}
+
+bool kv_sched_restore_some(kv_sched *s) {
+    bool did = false, alone = true;
+    for (int i = 0; i < s->n_slots; i++) alone = alone && (!s->slots[i].gen || s->slots[i].restoring);
+    for (int i = 0; i < s->n_slots; i++) {
+        kv_slot *slot = &s->slots[i];
+        if (!slot->restoring) continue;
+        kv_error err = {0};
+        int64_t budget_us = alone ? INT64_MAX : (int64_t)s->cfg.max_stall_ms * 1000 / RESTORE_SHARE;
+        kv_restore step = kv_restore_step(slot->gen->run.lookup, &s->state, i, slot->restore_from, budget_us, &err);
+        if (step == KV_RESTORE_WAIT) continue;
+        did = true;
+        if (step == KV_RESTORE_DONE) restored(s, i);
+        if (step == KV_RESTORE_FAILED) not_restored(s, i, &err);
+    }
+    return did;
+}
+
+void kv_sched_note_miss(kv_gen *g, int32_t cached) {
+    const kv_lookup_result *found =
+        g->run.lookup && kv_lookup_ready(g->run.lookup) ? kv_lookup_get(g->run.lookup) : NULL;
+    if (cached >= g->n_prompt - 1) {
+        g->run.miss = KV_MISS_NONE;
+    } else if (!g->cache_prompt) {
+        g->run.miss = KV_MISS_DISABLED;
+    } else if (g->run.miss == KV_MISS_NONE) {
+        g->run.miss = found ? found->miss : KV_MISS_DISABLED;
+        if (found && found->miss == KV_MISS_NONE) g->run.miss = KV_MISS_DIVERGED;
+    }
+    g->run.miss_position = found && found->miss_position > cached ? found->miss_position : cached;
 }
 
 /* ── capture ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -119,6 +189,6 @@ void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
 
 void kv_sched_capture_end(kv_sched *s, int number) {
     const kv_slot *slot = &s->slots[number];
-    if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
+    if (!slot->trail || !slot->gen || !slot->gen->cache_prompt || slot->restoring) return;
     kv_trail_end(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len);
 }

@@ -15,11 +15,13 @@ void kv_sched_empty_slot(kv_sched *s, int number) {
     kv_engine_seq_rm(s->engine, number, -1, -1);
     kv_cells_cut(&s->cells, number, 0);
     slot->held.len = 0;
+    slot->restoring = false;
     kv_sched_touch(s, number);
 }
 
 void kv_sched_release_slot(kv_sched *s, int number, bool keep) {
     kv_sched_capture_end(s, number);
+    keep = keep && !s->slots[number].restoring;
     s->slots[number].gen = NULL;
     s->slots[number].used_at = ++s->ticks;
     kv_sched_touch(s, number);
@@ -55,13 +57,15 @@ bool kv_sched_evict(kv_sched *s, int32_t need) {
 }
 
 /* Back to the queue. The slot keeps its content, as an idle one, unless nobody may reuse it. */
-static void requeue(kv_sched *s, int number) {
+void kv_sched_requeue(kv_sched *s, int number) {
     kv_gen *g = s->slots[number].gen;
     kv_sched_release_slot(s, number, g->cache_prompt);
     pthread_mutex_lock(&s->mutex);
     s->busy[number] = false;
     pthread_mutex_unlock(&s->mutex);
     kv_sched_wait(s, g);
+    kv_lookup_free(g->run.lookup); /* of a restore that was interrupted: begun, it cannot begin again */
+    g->run.lookup = NULL;
     kv_sched_look_up(s, g);
 }
 
@@ -82,7 +86,7 @@ static int youngest(const kv_sched *s) {
 
 static int preempt_youngest(kv_sched *s) {
     int number = youngest(s);
-    requeue(s, number);
+    kv_sched_requeue(s, number);
     s->stats.n_preempted++;
     return number;
 }
@@ -125,7 +129,7 @@ void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err) {
         kv_gen *g = s->slots[i].gen;
         kv_sched_empty_slot(s, i);
         if (!g) continue;
-        requeue(s, i);
+        kv_sched_requeue(s, i);
         if (in[i]) kv_sched_count_failure(s, g, err);
     }
 }
@@ -173,7 +177,7 @@ void kv_sched_make_dense(kv_sched *s) {
         }
         for (int i = first; first >= 0 && i < last && gap < 0; i++)
             if (!s->slots[i].gen) gap = i;
-        if (gap < 0 || s->slots[last].gen->id_slot >= 0) return;
+        if (gap < 0 || s->slots[last].gen->id_slot >= 0 || s->slots[last].restoring) return;
         pthread_mutex_lock(&s->mutex);
         bool free_to_go = !s->erase[gap];
         if (free_to_go) s->busy[gap] = true;

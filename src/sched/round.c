@@ -14,7 +14,7 @@ static int next_to_prefill(const kv_sched *s) {
     kv_queue_key best_key = {0};
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!slot->gen || kv_slot_left(slot) < 2) continue;
+        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2) continue;
         kv_queue_key key = kv_run_key(slot->gen, kv_slot_left(slot));
         if (best >= 0 && kv_queue_compare(&key, &best_key, (int64_t)s->cfg.max_wait_ms * 1000) > 0) continue;
         best = i;
@@ -72,7 +72,7 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
 static kv_round plan(kv_sched *s) {
     kv_round r = {.chunk_slot = next_to_prefill(s)};
     for (int i = 0; i < s->n_slots; i++)
-        if (s->slots[i].gen && kv_slot_left(&s->slots[i]) == 1) s->decoding[r.n_decode++] = i;
+        if (kv_slot_runs(&s->slots[i]) && kv_slot_left(&s->slots[i]) == 1) s->decoding[r.n_decode++] = i;
     if (r.chunk_slot >= 0) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode);
     if (!r.n_chunk) r.chunk_slot = -1;
     return r;

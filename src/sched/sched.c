@@ -303,6 +303,8 @@ void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err)
         KV_CHECK(i < s->n_waiting);
         s->waiting[i] = s->waiting[--s->n_waiting];
     }
+    kv_lookup_free(g->run.lookup);
+    g->run.lookup = NULL;
     g->run.state = KV_RUN_DONE;
     g->run.slot = -1;
     pthread_mutex_lock(&s->mutex);
@@ -430,6 +432,7 @@ bool kv_sched_step(kv_sched *s) {
     } else {
         if (end_cancelled(s)) did = true;
         if (kv_sched_admit(s)) did = true;
+        if (kv_sched_restore_some(s)) did = true;
         if (kv_sched_round(s)) did = true;
     }
     publish(s);
@@ -484,7 +487,8 @@ void kv_sched_self_check(kv_sched *s) {
     kv_cells_check(&s->cells);
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        KV_CHECK(kv_engine_pos_max(s->engine, i) + 1 == (kv_pos)slot->held.len); /* 1 */
+        KV_CHECK(slot->restoring || kv_engine_pos_max(s->engine, i) + 1 == (kv_pos)slot->held.len); /* 1 */
+        KV_CHECK(!slot->restoring || (slot->gen && slot->gen->run.lookup));
         KV_CHECK(s->cells.len[i] == (int32_t)slot->held.len);
         if (!slot->gen) continue;
         n_here++;

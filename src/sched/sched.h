@@ -78,6 +78,7 @@ typedef struct kv_slot_view {
 
 typedef struct kv_sched_stats { /* counters since start; times in seconds */
     uint64_t n_prompt_restored; /* of those cached: out of the cache, not found in a slot */
+    uint64_t n_restore_failed;  /* stored state that turned out to be damaged or gone */
     uint64_t n_prompt_computed; /* also what was computed again */
     uint64_t n_prompt_cached, n_decoded, n_decode_calls, n_requests, n_preempted, n_cancelled;
     double prompt_seconds, decode_seconds; /* a shared call counts by its rows */

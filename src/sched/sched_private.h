@@ -15,7 +15,8 @@
  * so that a prompt, a reused prefix, a fork and a generation that was preempted in mid-answer all go on the same way.
  *
  * Invariants, walked by kv_sched_self_check:
- *   1. a slot's sequence in the engine holds exactly held's tokens, and cells counts as many for it
+ *   1. a slot's sequence in the engine holds exactly held's tokens, unless it is being restored, and cells counts as
+ *      many for it
  *   2. a generation is in exactly one place: the inbox, waiting, a slot, or done
  *   3. of a slot's generation held is a prefix, and at least one token is left to compute
  *   4. cells in use never exceed the pool, and what runs alone always fits: n_ctx_served ≤ the pool
@@ -37,12 +38,14 @@
 #define KV_SCHED_HEADROOM 32
 
 typedef struct kv_slot {
-    kv_tokens held;   /* owned */
-    char *scope;      /* owned; whose tokens they are; NULL before the first */
-    kv_gen *gen;      /* owned reference; NULL = idle */
-    uint64_t used_at; /* when it last became idle, by the scheduler's counter: the smallest is the least recent */
-    uint64_t version; /* of held; differs from every earlier content of any slot */
-    kv_trail *trail;  /* owned; what of it is in the cache. NULL without one */
+    kv_tokens held;       /* owned */
+    char *scope;          /* owned; whose tokens they are; NULL before the first */
+    kv_gen *gen;          /* owned reference; NULL = idle */
+    uint64_t used_at;     /* when it last became idle, by the scheduler's counter: the smallest is the least recent */
+    uint64_t version;     /* of held; differs from every earlier content of any slot */
+    bool restoring;       /* held is what it will hold once its generation's look-up is carried out */
+    int32_t restore_from; /* tokens that it had before */
+    kv_trail *trail;      /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
 /* What the next round computes. */
@@ -94,6 +97,10 @@ struct kv_sched {
     kv_sched_stats stats_view;
 };
 
+/* It computes, or could. */
+static inline bool kv_slot_runs(const kv_slot *slot) {
+    return slot->gen && !slot->restoring;
+}
 static inline int32_t kv_slot_left(const kv_slot *slot) {
     return (int32_t)(slot->gen->tokens.len - slot->held.len);
 }
@@ -109,6 +116,8 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
 
 /* admit.c */
 bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
+/* The slot's generation goes on after the `cached` tokens that it holds. */
+void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached);
 void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
 
 /* resume.c; all do nothing without a cache */
@@ -117,9 +126,11 @@ void kv_sched_close_cache(kv_sched *s);
 void kv_sched_look_up(kv_sched *s, kv_gen *g); /* any thread */
 bool kv_sched_looks_up(const kv_gen *g);       /* its result is not there yet */
 int32_t kv_sched_resumable(const kv_gen *g);   /* tokens that the cache could put into a slot */
-/* The claimed slot has `usable` tokens of g: put more into it if there are. Returns what it then holds, or `usable`
- * when it was not touched. */
-int32_t kv_sched_restore(kv_sched *s, int slot, kv_gen *g, int32_t usable);
+/* The claimed slot has `usable` tokens of g: begin to put more into it if there are. False: no more can be had (the slot
+ * may be empty now). */
+bool kv_sched_begin_restore(kv_sched *s, int slot, kv_gen *g, int32_t usable);
+bool kv_sched_restore_some(kv_sched *s);            /* a slice of each restore; true when something was done */
+void kv_sched_note_miss(kv_gen *g, int32_t cached); /* why no more than `cached` tokens were there */
 void kv_sched_begin_trail(kv_sched *s, int slot, const kv_gen *g);
 void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
 void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
@@ -128,6 +139,7 @@ void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leave
 int kv_sched_n_running(const kv_sched *s);
 void kv_sched_touch(kv_sched *s, int slot); /* the content of held changed */
 void kv_sched_empty_slot(kv_sched *s, int slot);
+void kv_sched_requeue(kv_sched *s, int slot);                 /* its generation goes back to the queue */
 void kv_sched_release_slot(kv_sched *s, int slot, bool keep); /* its generation leaves; keep what it holds? */
 bool kv_sched_evict(kv_sched *s, int32_t need); /* give up an idle slot's cells; false when no idle one has any */
 /* Until `need` tokens fit: empty idle slots, then preempt. False when somebody was preempted: plan again. */
