@@ -1,5 +1,7 @@
 #include "cache/namespace.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,8 +62,8 @@ void kv_namespace_init(kv_namespace *out, const kv_model_info *model, const kv_e
     add_part(out, WEIGHTS, "%s", hex);
     add_text(out, "adapters", fingerprint->adapters ? fingerprint->adapters : "none");
     add_text(out, "metadata overrides", fingerprint->overrides ? fingerprint->overrides : "none");
-    add_part(out, "K type", "%s", engine->type_k ? engine->type_k : "f16");
-    add_part(out, "V type", "%s", engine->type_v ? engine->type_v : "f16");
+    add_text(out, "K type", engine->type_k ? engine->type_k : "f16");
+    add_text(out, "V type", engine->type_v ? engine->type_v : "f16");
     add_part(out, "flash attention", "%s", engine->flash_attn ? "on" : "off");
     add_part(out, "attention rotation", "%s", engine->attn_rot_disabled ? "disabled" : "automatic");
     add_part(out, "RoPE scaling", "%s", engine->rope.scaling ? engine->rope.scaling : "the model's");
