@@ -6,8 +6,8 @@
  * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
  * is something to look at.
  *
- * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults
- * and sched are set before has_model and READY and stay until every HTTP thread is gone. Everything else is read-only.
+ * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults,
+ * sched and cache are set before has_model and READY and stay until every HTTP thread is gone. Everything else is read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
@@ -30,9 +30,11 @@ typedef struct kv_app {
     kv_engine_info engine_info;
     kv_plan plan;
     kv_sched *sched;
-    int32_t n_ctx_served; /* the one limit */
-    char model_name[256]; /* what responses name: first alias, or the file's base name */
-    char **aliases;       /* all names that --strict-model takes, n_aliases of them */
+    kv_cache *cache;          /* NULL = none beside the slots */
+    struct kv_ledger *ledger; /* what prompts cost (ledger.h); NULL = not kept */
+    int32_t n_ctx_served;     /* the one limit */
+    char model_name[256];     /* what responses name: first alias, or the file's base name */
+    char **aliases;           /* all names that --strict-model takes, n_aliases of them */
     int n_aliases;
     int64_t started_at;            /* Unix time */
     kv_sampling sampling_defaults; /* from options */

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/account.h"
 #include "api/errors.h"
+#include "api/scope.h"
 #include "api/shapes.h"
 #include "api/stream.h"
 
@@ -14,6 +16,7 @@ kv_job *kv_job_new(const kv_app *app, const kv_dialect *dialect) {
     j->app = app;
     j->dialect = dialect;
     j->created = kv_wall_seconds();
+    j->started_us = kv_now_us(kv_clock_real());
     kv_shape_id(j->id, sizeof j->id, dialect->id_prefix);
     return j;
 }
@@ -37,12 +40,14 @@ static void free_choice(kv_choice *c) {
 
 void kv_job_free(kv_job *j) {
     if (!j) return;
+    kv_account_record(j); /* a client that went away in the middle is no reason not to count */
     for (int i = 0; i < j->n_choices; i++) free_choice(&j->choice[i]);
     free(j->choice);
     if (j->has_wake) kv_wake_free(&j->wake);
     kv_chat_prompt_free(j->chat);
     kv_prompts_free(&j->prompts);
     kv_params_free(&j->params);
+    free(j->scope);
     free(j);
 }
 
@@ -105,6 +110,7 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
         .n_probs = p->want_probs && p->n_probs == 0 ? 1 : p->n_probs, /* 0 would leave the chosen one out, too */
         .post_sampling_probs = p->post_sampling_probs,
         .cache_prompt = p->cache_prompt,
+        .scope = j->scope,
         .special_pieces = j->chat != NULL, /* formats mark tool calls and reasoning with control tokens */
         .id_slot = nth == 0 ? p->id_slot : -1,
         .t_max_predict_ms = p->t_max_predict_ms,
@@ -179,6 +185,7 @@ static void take_token(kv_job *j, kv_choice *c, const kv_gen_event *e) {
     if (e->n_text) kv_buf_add(&c->text, e->text, e->n_text);
     kv_tokens_add(&c->tokens, e->token);
     if (c->probs) json_array_append_new(c->probs, kv_shape_prob(j, e));
+    if (!j->first_token_us) j->first_token_us = kv_now_us(kv_clock_real());
     c->timings = e->timings;
 }
 
@@ -243,8 +250,18 @@ static kv_status wait_for_all(kv_job *j, kv_http_request *req, kv_error *err) {
     return j->error.status;
 }
 
+static void tell_header(kv_http_response *res, const kv_job *j) {
+    kv_account a = kv_account_of_job(j);
+    kv_buf text = {0};
+    kv_account_header(&text, &a);
+    kv_http_header(res, "X-Kvasir-Cache", kv_buf_str(&text));
+    kv_buf_free(&text);
+}
+
 kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    kv_status st = kv_job_prepare(j, err);
+    snprintf(j->request_id, sizeof j->request_id, "%s", kv_http_request_id(req));
+    kv_status st = kv_scope_of(&j->scope, req, j->params.cache_salt, err);
+    if (st == KV_OK) st = kv_job_prepare(j, err);
     if (st == KV_OK) st = queue_prompts(j, err);
     if (st == KV_OK && j->params.stream) {
         j->last_sent_us = kv_now_us(kv_clock_real());
@@ -253,7 +270,9 @@ kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_
     }
     if (st == KV_OK) st = wait_for_all(j, req, err);
     if (j->n_started) kv_job_note(req, j);
+    kv_account_record(j);
     if (st == KV_OK) {
+        tell_header(res, j);
         json_t *body = j->dialect->body(j);
         kv_json_dump(&res->body, body);
         json_decref(body);
@@ -292,10 +311,14 @@ void kv_job_note(kv_http_request *req, const kv_job *j) {
     double steps = t.n_decoded > 1 ? t.n_decoded - 1 : 0;
     long n_prompt = 0;
     for (int p = 0; p < j->prompts.n; p++) n_prompt += (long)j->prompts.list[p].len;
-    char many[32] = "";
+    kv_account a = kv_account_of_job(j);
+    char many[32] = "", miss[64] = "";
     if (j->n_choices > 1) snprintf(many, sizeof many, ", %d choices", j->n_choices);
-    kv_http_note(req, "prompt %ld (cached %d), decoded %d, queue %.0f ms, prefill %.1f tok/s, decode %.1f tok/s, %s%s",
-                 n_prompt, (int)t.n_cached, (int)t.n_decoded, t.queue_ms,
-                 t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
+    if (a.miss != KV_MISS_NONE) snprintf(miss, sizeof miss, ", miss %s@%d", kv_account_reason(a.miss), (int)a.position);
+    kv_http_note(req,
+                 "prompt %ld (cached %d: engine %d, ram %d, disk %d%s), decoded %d, queue %.0f ms, restore %.0f ms, "
+                 "prefill %.1f tok/s, decode %.1f tok/s, %s%s",
+                 n_prompt, (int)t.n_cached, (int)a.engine, (int)a.ram, (int)a.disk, miss, (int)t.n_decoded, t.queue_ms,
+                 a.restore_ms, t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
                  t.decode_ms > 0 ? 1e3 * steps / t.decode_ms : 0.0, note_finish(j), many);
 }

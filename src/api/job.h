@@ -12,6 +12,7 @@
 #define KV_API_JOB_H
 
 #include "api/app.h"
+#include "api/ledger.h"
 #include "api/params.h"
 #include "api/prompt.h"
 
@@ -51,16 +52,20 @@ struct kv_job {
     kv_prompts prompts;   /* owned */
     kv_chat_prompt *chat; /* owned; NULL for completions */
     char id[64];
+    char request_id[132]; /* the HTTP request's, as in its header and log line */
+    char *scope;          /* owned; whose cache it uses */
     int64_t created;
     kv_wake wake;
     bool has_wake;
     kv_choice *choice; /* owned, n_choices of them */
     int n_choices, n_done;
-    int n_started;        /* prompts whose generations were queued */
-    uint64_t group;       /* of its generations */
-    bool over;            /* nothing more will be sent */
-    kv_error error;       /* of the first choice that failed; status OK while none did */
-    int64_t last_sent_us; /* for pings */
+    int n_started;                      /* prompts whose generations were queued */
+    uint64_t group;                     /* of its generations */
+    bool over;                          /* nothing more will be sent */
+    kv_error error;                     /* of the first choice that failed; status OK while none did */
+    int64_t started_us, first_token_us; /* 0 = none yet */
+    bool recorded;                      /* in the app's ledger */
+    int64_t last_sent_us;               /* for pings */
 };
 
 /* An empty job; the endpoint fills params, prompts and chat. */

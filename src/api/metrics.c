@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "api/account.h"
 #include "api/endpoints.h"
 #include "os/machine.h"
 
@@ -57,7 +58,8 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.",
          (double)s->n_preempted},
         {"prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s->n_prompt_computed},
-        {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens not computed, from wherever they came.",
+         (double)s->n_prompt_cached},
         {"tokens_generated_total", "counter", "Tokens generated.", (double)s->n_decoded},
         {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
         {"decode_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
@@ -80,9 +82,57 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
                 in->version ? in->version : "", in->engine ? in->engine : "");
 }
 
+static void write_head(kv_buf *out, const char *name, const char *kind, const char *help) {
+    kv_buf_addf(out, "# HELP kvasir_%s %s\n# TYPE kvasir_%s %s\n", name, help, name, kind);
+}
+
+static void write_histogram(kv_buf *out, const char *name, const char *help, const kv_histogram *h) {
+    uint64_t below = 0;
+    write_head(out, name, "histogram", help);
+    for (int i = 0; i < KV_HISTOGRAM_BOUNDS; i++) {
+        below += h->count[i];
+        kv_buf_addf(out, "kvasir_%s_bucket{le=\"%g\"} %llu\n", name, h->bounds[i], (unsigned long long)below);
+    }
+    kv_buf_addf(out, "kvasir_%s_bucket{le=\"+Inf\"} %llu\nkvasir_%s_sum %.15g\nkvasir_%s_count %llu\n", name,
+                (unsigned long long)h->n, name, h->sum, name, (unsigned long long)h->n);
+}
+
+/* Of requests that are over; kvasir_prompt_tokens_… count while they run. */
+static void write_ledger(kv_buf *out, const kv_ledger_totals *t) {
+    const struct {
+        const char *tier;
+        uint64_t n;
+    } tiers[] = {{"engine", t->engine}, {"ram", t->ram}, {"disk", t->disk}};
+    write_head(out, "cache_tokens_total", "counter", "Prompt tokens not computed, by where they lay.");
+    for (size_t i = 0; i < COUNT(tiers); i++)
+        kv_buf_addf(out, "kvasir_cache_tokens_total{tier=\"%s\"} %llu\n", tiers[i].tier,
+                    (unsigned long long)tiers[i].n);
+    write_head(out, "cache_miss_total", "counter", "Prompts that could not reuse more, by the reason.");
+    for (int m = KV_MISS_NONE + 1; m < KV_MISS_COUNT; m++)
+        kv_buf_addf(out, "kvasir_cache_miss_total{reason=\"%s\"} %llu\n", kv_account_reason((kv_miss)m),
+                    (unsigned long long)t->n_miss[m]);
+    write_histogram(out, "cache_restore_seconds", "Time to put a prompt's stored state back.", &t->restore);
+    write_histogram(out, "time_to_first_token_seconds", "From a request's arrival to its first token.",
+                    &t->first_token);
+}
+
+static void write_cache(kv_buf *out, const kv_cache_stats *c) {
+    const metric list[] = {
+        {"cache_queue_bytes", "gauge", "Captured state that waits to be stored.", (double)c->queue_bytes},
+        {"cache_ram_bytes", "gauge", "Stored state in memory.", (double)c->ram_bytes},
+        {"cache_nodes", "gauge", "Blocks known by their tokens.", (double)c->nodes},
+        {"cache_tree_bytes", "gauge", "Memory of the tree that finds them.", (double)c->tree_bytes},
+        {"cache_evicted_total", "counter", "Blocks given up for want of room.", (double)c->n_evicted},
+        {"cache_dropped_total", "counter", "Captures that found no room in the queue.", (double)c->n_dropped},
+    };
+    write_metrics(out, "kvasir_", list, COUNT(list));
+}
+
 void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
     write_llamacpp(out, &in->sched);
     write_kvasir(out, in);
+    write_ledger(out, &in->ledger);
+    if (in->cache) write_cache(out, in->cache);
 }
 
 kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -103,7 +153,13 @@ kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *re
         .version = KVASIR_VERSION,
         .engine = app->engine_info.version,
     };
+    kv_cache_stats cache;
     kv_sched_get_stats(&in.sched, app->sched);
+    kv_ledger_get(&in.ledger, app->ledger);
+    if (app->cache) {
+        kv_cache_get_stats(&cache, app->cache);
+        in.cache = &cache;
+    }
     kv_metrics_render(&res->body, &in);
     char started[32];
     snprintf(started, sizeof started, "%lld", (long long)app->started_at);

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "api/account.h"
 #include "api/endpoints.h"
 #include "api/shapes.h"
 #include "api/stream.h"
@@ -80,6 +81,9 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     json_object_set_new(o, "timings", kv_shape_timings(&c->timings));
     json_t *probs = kv_shape_take_probs(j, c);
     if (probs) json_object_set_new(o, "completion_probabilities", probs);
+    kv_account a;
+    kv_account_of_prompt(&a, j, c->prompt);
+    kv_account_tell(o, j, &a);
     if (!p->response_fields) return o;
     json_t *picked = kv_shape_pick(o, p->response_fields);
     json_decref(o);

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "api/account.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/shapes.h"
@@ -88,6 +89,9 @@ static void on_done(kv_buf *out, kv_job *j, kv_choice *c) {
     json_t *event = chunk(j, c, finish_reason(c), json_object());
     add_probs(j, c, event);
     if (!j->params.include_usage) json_object_set_new(event, "timings", kv_shape_timings(&c->timings));
+    kv_account a;
+    kv_account_of_prompt(&a, j, c->prompt);
+    kv_account_tell(event, j, &a);
     kv_sse_event_new(out, event);
 }
 
@@ -130,6 +134,8 @@ static json_t *body(kv_job *j) {
     json_t *o = kv_shape_completion(j, "chat.completion", choices);
     json_object_set_new(o, "usage", kv_shape_usage(j));
     json_object_set_new(o, "timings", kv_shape_timings(&total));
+    kv_account a = kv_account_of_job(j);
+    kv_account_tell(o, j, &a);
     return o;
 }
 

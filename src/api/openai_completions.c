@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "api/account.h"
 #include "api/endpoints.h"
 #include "api/shapes.h"
 #include "api/stream.h"
@@ -97,6 +98,9 @@ static void on_done(kv_buf *out, kv_job *j, kv_choice *c) {
         if (j->n_done == j->n_choices) json_object_set_new(event, "usage", kv_shape_usage(j));
         json_object_set_new(event, "timings", kv_shape_timings(&c->timings));
     }
+    kv_account a;
+    kv_account_of_prompt(&a, j, c->prompt);
+    kv_account_tell(event, j, &a);
     send(out, event);
 }
 
@@ -126,6 +130,8 @@ static json_t *body(kv_job *j) {
     json_t *o = kv_shape_completion(j, "text_completion", choices);
     json_object_set_new(o, "usage", kv_shape_usage(j));
     json_object_set_new(o, "timings", kv_shape_timings(&total));
+    kv_account a = kv_account_of_job(j);
+    kv_account_tell(o, j, &a);
     return o;
 }
 

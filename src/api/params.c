@@ -91,7 +91,8 @@ static const field fields[] = {
     READ(ALL, kv_field_samplers, "samplers"),
     READ(ALL, kv_field_stream_options, "stream_options"),
     READ(KV_API_NATIVE, kv_field_response_fields, "response_fields"),
-    READ(ALL, kv_field_play, "kvasir"),
+    READ(ALL, kv_field_cache_salt, "cache_salt"),
+    READ(ALL, kv_field_kvasir, "kvasir"), /* after cache_prompt, which it may turn off */
     /* llama-server's and OpenAI's features that are not there */
     READ(ALL, kv_field_unsupported, "lora"),
     READ(ALL, kv_field_unsupported, "grammar_lazy"),
@@ -221,6 +222,7 @@ void kv_params_free(kv_params *p) {
     free(p->json_schema);
     free(p->logit_bias);
     free(p->budget_message);
+    free(p->cache_salt);
     kv_tokens_free(&p->play);
     *p = (kv_params){0};
 }

@@ -41,8 +41,9 @@ typedef struct kv_params {
     int32_t n_predict; /* -1 = up to the context limit */
     int32_t n_indent, n_keep, n_discard, n_cache_reuse, id_slot;
     int64_t t_max_predict_ms;
-    bool cache_prompt;
-    char **stops; /* owned, ended by NULL */
+    bool cache_prompt; /* also false with "kvasir": {"store": false} */
+    char *cache_salt;  /* owned; divides the cache (scope.h); NULL = none */
+    char **stops;      /* owned, ended by NULL */
     int n_stops;
     /* what the answer must look like; at most one of the two */
     char *grammar;     /* owned GBNF, NULL = none */

@@ -1,4 +1,5 @@
 #include "api/params_fields.h"
+#include "api/scope.h"
 
 #include <ctype.h>
 #include <float.h>
@@ -324,12 +325,18 @@ kv_status kv_field_budget_message(kv_params *p, const kv_app *app, const json_t 
     return KV_OK;
 }
 
-/* "kvasir": {"play": text or token ids}. Only a server started for tests looks at it. */
-kv_status kv_field_play(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
-    if (!app->opt->test_sampler) return KV_OK;
-    if (!json_is_object(value)) return kv_fail_field(err, name, "'%s' must be an object", name);
-    const json_t *play = kv_json_get(value, "play");
-    if (!play) return KV_OK;
+/* vLLM's name and meaning: what was computed under one salt is not found under another. */
+kv_status kv_field_cache_salt(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)app;
+    if (!plain_text(value) || json_string_length(value) > KV_SCOPE_SALT_MAX)
+        return kv_fail_field(err, name, "'%s' must be a string of at most %d bytes, without NUL characters", name,
+                             KV_SCOPE_SALT_MAX);
+    p->cache_salt = kv_strdup(json_string_value(value));
+    return KV_OK;
+}
+
+/* "play": text or token ids. Only a server started for tests looks at it. */
+static kv_status read_play(kv_params *p, const kv_app *app, const json_t *play, kv_error *err) {
     int64_t id;
     kv_status st = KV_OK;
     if (json_is_string(play)) {
@@ -347,6 +354,17 @@ kv_status kv_field_play(kv_params *p, const kv_app *app, const json_t *value, co
     p->sampling.play = p->play.len ? p->play.data : &nothing;
     p->sampling.n_play = (int)p->play.len;
     return st;
+}
+
+/* What only this server has: {"store": false} reads and writes nothing of the cache, as "cache_prompt": false. */
+kv_status kv_field_kvasir(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    if (!json_is_object(value)) return kv_fail_field(err, name, "'%s' must be an object", name);
+    bool store = true;
+    const json_t *given = kv_json_get(value, "store"), *play = kv_json_get(value, "play");
+    if (given && !json_is_boolean(given)) return kv_fail_field(err, "kvasir.store", "'kvasir.store' must be a boolean");
+    if (given) store = json_is_true(given);
+    if (!store) p->cache_prompt = false;
+    return play && app->opt->test_sampler ? read_play(p, app, play, err) : KV_OK;
 }
 
 /* ── what is not there ─────────────────────────────────────────────────────────────────────────────────────────── */

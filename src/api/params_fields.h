@@ -25,7 +25,8 @@ kv_status kv_field_stream_options(kv_params *, const kv_app *, const json_t *, c
 kv_status kv_field_response_fields(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_reasoning_format(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_budget_message(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
-kv_status kv_field_play(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_cache_salt(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_kvasir(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 /* Features that are not there: refused unless the value asks for nothing (false, 0, 1 for counts, "", [], {}). */
 kv_status kv_field_unsupported(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_modalities(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);

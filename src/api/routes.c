@@ -25,6 +25,9 @@ static const kv_http_route routes[] = {
     BOTH("POST", "/tokenize", kv_serve_tokenize),
     BOTH("POST", "/detokenize", kv_serve_detokenize),
     BOTH("POST", "/apply-template", kv_serve_apply_template),
+    ROUTE("GET", "/kvasir/cache", kv_serve_cache),
+    ROUTE("POST", "/kvasir/explain", kv_serve_explain),
+    ROUTE("GET", "/kvasir/why", kv_serve_why),
     {0},
 };
 

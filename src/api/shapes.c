@@ -21,8 +21,7 @@ json_t *kv_shape_timings(const kv_timings *t) {
                      "predicted_per_second", per(1e3 * steps, t->decode_ms));
 }
 
-/* Of the choices of one prompt, the one that had to compute it. */
-static const kv_timings *computing_choice(const kv_job *j, int prompt) {
+const kv_timings *kv_shape_prompt_timings(const kv_job *j, int prompt) {
     const kv_timings *found = NULL;
     for (int i = 0; i < j->n_choices; i++) {
         const kv_choice *c = &j->choice[i];
@@ -34,7 +33,7 @@ static const kv_timings *computing_choice(const kv_job *j, int prompt) {
 kv_timings kv_shape_total(const kv_job *j) {
     kv_timings total = {0};
     for (int p = 0; p < j->prompts.n; p++) {
-        const kv_timings *t = computing_choice(j, p);
+        const kv_timings *t = kv_shape_prompt_timings(j, p);
         if (!t) continue;
         total.n_cached += t->n_cached;
         total.n_prompt += t->n_prompt;

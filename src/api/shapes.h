@@ -9,6 +9,8 @@
 
 /* llama-server's "timings". The first token comes with the prompt's last batch, so speeds count n - 1 steps. */
 json_t *kv_shape_timings(const kv_timings *t);
+/* Of the choices of one prompt, the one that had to compute it; NULL when it has none. Borrowed from the job. */
+const kv_timings *kv_shape_prompt_timings(const kv_job *j, int prompt);
 /* Of all choices: tokens are summed, a prompt counts once, decoding ran side by side. */
 kv_timings kv_shape_total(const kv_job *j);
 /* OpenAI's "usage", of the whole job. */

@@ -2,6 +2,8 @@
 
 #include <limits.h>
 
+#include "api/account.h"
+
 void kv_sse_event(kv_buf *out, const json_t *value) {
     kv_buf_adds(out, "data: ");
     kv_json_dump(out, value);
@@ -58,6 +60,7 @@ bool kv_stream_next(void *ctx, kv_http_request *req, kv_buf *out) {
         if (!j->over && kv_http_wait(req, &j->wake, timeout) == KV_WAIT_HUNG_UP) kv_job_cancel(j);
     }
     kv_job_note(req, j); /* now: the client may go away before the next call */
+    if (j->over) kv_account_record(j);
     if (out->len == before) return false;
     j->last_sent_us = kv_now_us(kv_clock_real());
     return true;

@@ -64,6 +64,7 @@ static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     st = kv_sched_new(&app->sched, l->engine, kv_clock_real(), &cfg, err);
     if (st != KV_OK) return st;
     app->model = l->model;
+    app->cache = l->cache;
     app->engine_info = *kv_engine_get_info(l->engine);
     app->plan = l->plan;
     app->n_ctx_served = l->plan.n_ctx_served;
@@ -104,6 +105,7 @@ static void *engine_main(void *ctx) {
     pthread_mutex_unlock(&t->mutex);
     kv_sched_free(app->sched);
     app->sched = NULL;
+    app->cache = NULL;
     app->model = NULL;
     kv_loaded_free(&l);
     return NULL;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "api/app.h"
+#include "api/ledger.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
@@ -169,6 +170,7 @@ int kv_serve(const kv_options *opt) {
     kv_status st = kv_wake_init(&s.wake, &err);
     if (st == KV_OK) st = kv_signals_start(&s.wake, &err);
     fill_names(&s);
+    s.app.ledger = kv_ledger_new();
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
     tell_address(&s);
@@ -187,6 +189,7 @@ done:
     if (st != KV_OK) KV_ERROR("%s", err.message);
     kv_signals_stop();
     kv_wake_free(&s.wake);
+    kv_ledger_free(s.app.ledger);
     for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
     return exit_status;
 }

@@ -73,7 +73,7 @@ typedef struct kv_http_config {
     int idle_timeout_s;          /* default 60, -1 = none. Closes a connection on which for so long no request came, no
                                 * whole header, no part of a body (1 KiB/s on average), or no answer was taken. A
                                 * request being handled is never cut */
-    const char *api_key_file;    /* one key a line, '#' comments; NULL = none. Re-read by kv_http_reload_keys */
+    const char *api_key_file;    /* lines as in auth.h; NULL = none. Re-read by kv_http_reload_keys */
     const char *const *api_keys; /* keys given on the command line */
     int n_api_keys;
     const char
@@ -99,10 +99,15 @@ const char *
 kv_http_path(const kv_http_request *req); /* normalised: prefix, "//", trailing "/" and a doubled "/v1/v1" gone */
 const char *kv_http_query(const kv_http_request *req, const char *name); /* NULL = absent */
 const char *kv_http_get_header(const kv_http_request *req, const char *name);
-const char *kv_http_body(const kv_http_request *req, size_t *n); /* "" for none */
-const char *kv_http_request_id(const kv_http_request *req);      /* also sent as x-request-id */
+int kv_http_count_header(const kv_http_request *req, const char *name); /* how many times it was sent */
+const char *kv_http_body(const kv_http_request *req, size_t *n);        /* "" for none */
+const char *kv_http_request_id(const kv_http_request *req);             /* also sent as x-request-id */
 /* The peer is on this machine, and does not say that it forwards for somebody else (X-Forwarded-For, Forwarded). */
 bool kv_http_is_loopback(const kv_http_request *req);
+/* The scope that the request's key names in the key file; "" = the default one, also without keys. */
+const char *kv_http_key_scope(const kv_http_request *req);
+/* May look at everybody's cache: with a key marked `admin`; without any keys, from this machine. */
+bool kv_http_is_admin(const kv_http_request *req);
 /* Wait for `w` (NULL = none), the client's hang-up or server stop, or the timeout (-1 = none). */
 kv_wait kv_http_wait(kv_http_request *req, kv_wake *w, int timeout_ms);
 /* Replaces the note of the request's log line; no prompt text. For streams, which outlive the response struct. */

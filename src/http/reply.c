@@ -82,7 +82,7 @@ static void cors_headers(const kv_http_request *req, add_fn add, void *to) {
     add(to, "Access-Control-Allow-Origin", any ? "*" : req->origin);
     if (!any) add(to, "Vary", "Origin");
     if (strcmp(req->method, "OPTIONS") != 0) {
-        add(to, "Access-Control-Expose-Headers", "x-request-id");
+        add(to, "Access-Control-Expose-Headers", "x-request-id, X-Kvasir-Cache");
         return;
     }
     const char *wanted = kv_http_get_header(req, "Access-Control-Request-Headers");

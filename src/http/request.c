@@ -142,9 +142,10 @@ static void find_route(kv_http_request *req) {
 }
 
 static bool check_key(kv_http_request *req) {
-    if (req->route && req->route->open) return true;
-    if (!kv_keys_any(&req->http->keys)) return true;
-    if (kv_keys_match(&req->http->keys, header(req, "Authorization"), header(req, "x-api-key"))) return true;
+    req->keyed = kv_keys_any(&req->http->keys);
+    if (!req->keyed || (req->route && req->route->open)) return true;
+    if (kv_keys_match(&req->rights, &req->http->keys, header(req, "Authorization"), header(req, "x-api-key")))
+        return true;
     return refuse(req, KV_UNAUTHORIZED, "Invalid API Key"); /* llama-server's words, which clients look for */
 }
 
@@ -316,6 +317,24 @@ const char *kv_http_get_header(const kv_http_request *req, const char *name) {
     return header(req, name);
 }
 
+typedef struct header_count {
+    const char *name;
+    int n;
+} header_count;
+
+static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value) {
+    (void)kind, (void)value;
+    header_count *count = arg;
+    count->n += strcasecmp(name, count->name) == 0;
+    return MHD_YES;
+}
+
+int kv_http_count_header(const kv_http_request *req, const char *name) {
+    header_count count = {.name = name};
+    MHD_get_connection_values(req->mhd, MHD_HEADER_KIND, count_header, &count);
+    return count.n;
+}
+
 const char *kv_http_body(const kv_http_request *req, size_t *n) {
     if (n) *n = req->body.len;
     return kv_buf_str(&req->body);
@@ -327,6 +346,14 @@ const char *kv_http_request_id(const kv_http_request *req) {
 
 bool kv_http_is_loopback(const kv_http_request *req) {
     return req->conn->loopback && !header(req, "X-Forwarded-For") && !header(req, "Forwarded");
+}
+
+const char *kv_http_key_scope(const kv_http_request *req) {
+    return req->rights.scope;
+}
+
+bool kv_http_is_admin(const kv_http_request *req) {
+    return req->keyed ? req->rights.admin : kv_http_is_loopback(req);
 }
 
 kv_wait kv_http_wait(kv_http_request *req, kv_wake *w, int timeout_ms) {

@@ -87,6 +87,8 @@ struct kv_http_request {
     bool head;            /* HEAD: no body is sent */
     bool close;           /* the connection must end with this request */
     bool has_unread_body; /* answered before all of the body was read */
+    bool keyed;           /* keys are in use */
+    kv_rights rights;     /* of the key that was sent */
     /* A request that does not get to its handler: status > 0, and err (or for OPTIONS an empty body). */
     int refused;
     kv_error err;

@@ -242,7 +242,7 @@ const kv_opt kv_opt_table[] = {
     {"--api-key", NULL, "LLAMA_API_KEY", OPT_LIST, GROUP_SERVER, OPT_SECRET, AT(api_key), .hint = "KEY,…",
      .help = "keys that requests must carry; better in a file, arguments can be seen by others"},
     {"--api-key-file", NULL, "LLAMA_ARG_API_KEY_FILE", OPT_TEXT, GROUP_SERVER, 0, AT(api_key_file), .hint = "FILE",
-     .help = "one key a line, # comments; read again on SIGHUP"},
+     .help = "one KEY [scope=NAME] [admin] a line, # comments; read again on SIGHUP"},
     {"--no-auth", NULL, NULL, OPT_BOOL, GROUP_SERVER, 0, AT(no_auth),
      .help = "serve others without a key all the same"},
     {"--cors-origins", NULL, "LLAMA_ARG_CORS_ORIGINS", OPT_TEXT, GROUP_SERVER, 0, AT(cors_origins), .hint = "ORIGIN,…",

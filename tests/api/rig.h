@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "api/app.h"
+#include "api/ledger.h"
 #include "api/params.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -67,6 +68,7 @@ static inline void rig_open(rig *r) {
     r->app.engine_info.n_slots = 4;
     r->app.engine_info.version = "fake";
     r->app.started_at = 1700000000;
+    r->app.ledger = kv_ledger_new();
     snprintf(r->app.model_name, sizeof r->app.model_name, "fake-model");
     atomic_store(&r->app.has_model, true);
     atomic_store(&r->app.state, KV_APP_READY);
@@ -106,6 +108,7 @@ static inline void rig_close(rig *r) {
         kv_sched_free(r->app.sched);
         kv_engine_free(r->engine);
     }
+    kv_ledger_free(r->app.ledger);
     kv_model_free(r->app.model);
     kv_options_free(&r->opt);
     pthread_cond_destroy(&r->opened);

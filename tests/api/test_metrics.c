@@ -43,6 +43,7 @@ static void test_metrics(void **state) {
                   .n_tokens_max = 900,
                   .cells_used = 11,
                   .cells_total = 4096},
+        .ledger = {.engine = 100, .ram = 200, .disk = 300, .computed = 400, .n_miss = {[KV_MISS_DIVERGED] = 6}},
         .n_slots = 4,
         .n_ctx = 2048,
         .bytes_rss = 123456789012,
@@ -51,6 +52,18 @@ static void test_metrics(void **state) {
         .version = "1.2.3",
         .engine = "v0",
     };
+    kv_ledger_totals none;
+    kv_ledger_get(&none, NULL);
+    in.ledger.restore = none.restore;
+    in.ledger.first_token = none.first_token;
+    in.ledger.restore.count[0] = 2; /* within the first bound */
+    in.ledger.restore.count[3] = 1;
+    in.ledger.restore.count[KV_HISTOGRAM_BOUNDS] = 4; /* above them all */
+    in.ledger.restore.n = 7;
+    in.ledger.restore.sum = 99.5;
+    kv_cache_stats cache = {
+        .queue_bytes = 21, .ram_bytes = 22, .nodes = 23, .tree_bytes = 24, .n_evicted = 25, .n_dropped = 26};
+    in.cache = &cache;
     kv_buf out = {0};
     kv_metrics_render(&out, &in);
     const char *text = kv_buf_str(&out);
@@ -84,12 +97,37 @@ static void test_metrics(void **state) {
         {"kvasir_cells_used", "gauge", 11},
         {"kvasir_resident_bytes", "gauge", 123456789012},
         {"kvasir_uptime_seconds", "gauge", 60},
+        {"kvasir_cache_queue_bytes", "gauge", 21},
+        {"kvasir_cache_ram_bytes", "gauge", 22},
+        {"kvasir_cache_nodes", "gauge", 23},
+        {"kvasir_cache_tree_bytes", "gauge", 24},
+        {"kvasir_cache_evicted_total", "counter", 25},
+        {"kvasir_cache_dropped_total", "counter", 26},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         assert_kind(text, want[i].name, want[i].kind);
         assert_true(value_of(text, want[i].name) == want[i].value);
     }
     assert_non_null(strstr(text, "\nkvasir_build_info{version=\"1.2.3\",engine=\"v0\"} 1\n"));
+
+    assert_true(value_of(text, "kvasir_cache_tokens_total{tier=\"engine\"}") == 100);
+    assert_true(value_of(text, "kvasir_cache_tokens_total{tier=\"ram\"}") == 200);
+    assert_true(value_of(text, "kvasir_cache_tokens_total{tier=\"disk\"}") == 300);
+    assert_true(value_of(text, "kvasir_cache_miss_total{reason=\"diverged\"}") == 6);
+    assert_true(value_of(text, "kvasir_cache_miss_total{reason=\"no_checkpoint\"}") == 0);
+    assert_null(strstr(text, "reason=\"none\""));
+    /* buckets count all below their bound */
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_bucket{le=\"0.0005\"}") == 2);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_bucket{le=\"0.0025\"}") == 2);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_bucket{le=\"0.005\"}") == 3);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_bucket{le=\"10\"}") == 3);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_bucket{le=\"+Inf\"}") == 7);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_sum") == 99.5);
+    assert_true(value_of(text, "kvasir_cache_restore_seconds_count") == 7);
+    assert_kind(text, "kvasir_cache_restore_seconds", "histogram");
+    assert_kind(text, "kvasir_time_to_first_token_seconds", "histogram");
+    assert_kind(text, "kvasir_cache_tokens_total", "counter");
+    assert_kind(text, "kvasir_cache_miss_total", "counter");
 
     /* each line is a comment or `name value`, and no name comes twice */
     for (char *save = NULL, *line = strtok_r(out.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -110,6 +148,7 @@ static void test_metrics(void **state) {
 static void test_empty(void **state) {
     (void)state;
     kv_metrics_input in = {0};
+    kv_ledger_get(&in.ledger, NULL);
     kv_buf out = {0};
     kv_metrics_render(&out, &in);
     assert_null(strstr(kv_buf_str(&out), " nan\n"));

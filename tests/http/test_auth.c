@@ -40,28 +40,28 @@ static void test_headers(void **state) {
     kv_keys k;
     kv_keys_init(&k);
     assert_false(kv_keys_any(&k));
-    assert_false(kv_keys_match(&k, "Bearer sk-one", NULL));
+    assert_false(kv_keys_match(NULL, &k, "Bearer sk-one", NULL));
     assert_int_equal(kv_keys_load(&k, given, 2, NULL, NULL), KV_OK);
     assert_true(kv_keys_any(&k));
-    assert_true(kv_keys_match(&k, "Bearer sk-one", NULL));
-    assert_true(kv_keys_match(&k, "bearer  sk-two", NULL));
-    assert_true(kv_keys_match(&k, NULL, "sk-two"));
-    assert_true(kv_keys_match(&k, "Bearer wrong", "sk-one"));
-    assert_true(kv_keys_match(&k, "Basic abc", "sk-one"));
+    assert_true(kv_keys_match(NULL, &k, "Bearer sk-one", NULL));
+    assert_true(kv_keys_match(NULL, &k, "bearer  sk-two", NULL));
+    assert_true(kv_keys_match(NULL, &k, NULL, "sk-two"));
+    assert_true(kv_keys_match(NULL, &k, "Bearer wrong", "sk-one"));
+    assert_true(kv_keys_match(NULL, &k, "Basic abc", "sk-one"));
 
-    assert_false(kv_keys_match(&k, NULL, NULL));
-    assert_false(kv_keys_match(&k, "", ""));
-    assert_false(kv_keys_match(&k, "sk-one", NULL));
-    assert_false(kv_keys_match(&k, "Bearer", NULL));
-    assert_false(kv_keys_match(&k, "Bearer ", NULL));
-    assert_false(kv_keys_match(&k, "Bearer sk-on", "sk-on"));
-    assert_false(kv_keys_match(&k, "Bearer sk-onee", "sk-onee"));
-    assert_false(kv_keys_match(&k, "Bearer sk-one x", "SK-ONE"));
-    assert_false(kv_keys_match(&k, "Basic sk-one", NULL));
+    assert_false(kv_keys_match(NULL, &k, NULL, NULL));
+    assert_false(kv_keys_match(NULL, &k, "", ""));
+    assert_false(kv_keys_match(NULL, &k, "sk-one", NULL));
+    assert_false(kv_keys_match(NULL, &k, "Bearer", NULL));
+    assert_false(kv_keys_match(NULL, &k, "Bearer ", NULL));
+    assert_false(kv_keys_match(NULL, &k, "Bearer sk-on", "sk-on"));
+    assert_false(kv_keys_match(NULL, &k, "Bearer sk-onee", "sk-onee"));
+    assert_false(kv_keys_match(NULL, &k, "Bearer sk-one x", "SK-ONE"));
+    assert_false(kv_keys_match(NULL, &k, "Basic sk-one", NULL));
     char *huge = malloc(100001);
     memset(huge, 's', 100000);
     huge[100000] = '\0';
-    assert_false(kv_keys_match(&k, huge, huge));
+    assert_false(kv_keys_match(NULL, &k, huge, huge));
     free(huge);
     kv_keys_free(&k);
 }
@@ -76,14 +76,14 @@ static void test_file(void **state) {
     assert_int_equal(kv_keys_load(&k, given, 1, file, &err), KV_OK);
     static const char *const right[] = {"sk-line", "sk-a", "sk-b", "sk-d"}, *const wrong[] = {"#sk-c", "sk-c",
                                                                                               "# team"};
-    for (size_t i = 0; i < 4; i++) assert_true(kv_keys_match(&k, NULL, right[i]));
-    for (size_t i = 0; i < 3; i++) assert_false(kv_keys_match(&k, NULL, wrong[i]));
+    for (size_t i = 0; i < 4; i++) assert_true(kv_keys_match(NULL, &k, NULL, right[i]));
+    for (size_t i = 0; i < 3; i++) assert_false(kv_keys_match(NULL, &k, NULL, wrong[i]));
 
     put("sk-new\n"); /* read again: the old ones of the file are gone, the given one stays */
     assert_int_equal(kv_keys_load(&k, given, 1, file, &err), KV_OK);
-    assert_true(kv_keys_match(&k, NULL, "sk-new"));
-    assert_true(kv_keys_match(&k, NULL, "sk-line"));
-    assert_false(kv_keys_match(&k, NULL, "sk-a"));
+    assert_true(kv_keys_match(NULL, &k, NULL, "sk-new"));
+    assert_true(kv_keys_match(NULL, &k, NULL, "sk-line"));
+    assert_false(kv_keys_match(NULL, &k, NULL, "sk-a"));
 
     /* every failure keeps the set, and names the place */
     static const char *const bad[] = {"", "# only a comment\n\n", "sk-x\nsk y\n", "\x01\n"};
@@ -91,23 +91,78 @@ static void test_file(void **state) {
         put(bad[i]);
         assert_int_equal(kv_keys_load(&k, given, 1, file, &err), KV_INVALID);
         assert_string_equal(err.field, "--api-key-file");
-        assert_true(kv_keys_match(&k, NULL, "sk-new"));
+        assert_true(kv_keys_match(NULL, &k, NULL, "sk-new"));
     }
     assert_non_null(strstr(err.message, " line 1"));
     assert_int_equal(kv_keys_load(&k, given, 1, "/nonexistent/keys", &err), KV_NOT_FOUND);
     assert_int_equal(kv_keys_load(&k, (const char *const[]){""}, 1, NULL, &err), KV_INVALID);
     assert_int_equal(kv_keys_load(&k, (const char *const[]){"a b"}, 1, NULL, &err), KV_INVALID);
     assert_null(strstr(err.message, "a b")); /* secrets stay out of messages */
-    assert_true(kv_keys_match(&k, NULL, "sk-new"));
+    assert_true(kv_keys_match(NULL, &k, NULL, "sk-new"));
 
     char longest[258];
     memset(longest, 'k', sizeof longest);
     longest[255] = '\0';
     assert_int_equal(kv_keys_load(&k, (const char *const[]){longest}, 1, NULL, &err), KV_OK);
-    assert_true(kv_keys_match(&k, NULL, longest));
+    assert_true(kv_keys_match(NULL, &k, NULL, longest));
     longest[255] = 'k', longest[256] = '\0';
-    assert_false(kv_keys_match(&k, NULL, longest));
+    assert_false(kv_keys_match(NULL, &k, NULL, longest));
     assert_int_equal(kv_keys_load(&k, (const char *const[]){longest}, 1, NULL, &err), KV_INVALID);
+    kv_keys_free(&k);
+}
+
+static kv_rights rights_of(kv_keys *k, const char *key) {
+    kv_rights r = {.scope = "stale", .admin = true};
+    assert_true(kv_keys_match(&r, k, NULL, key));
+    return r;
+}
+
+static void test_rights(void **state) {
+    (void)state;
+    static const char *const given[] = {"sk-given", "sk-both"};
+    kv_keys k;
+    kv_error err;
+    kv_keys_init(&k);
+    put("sk-plain\nsk-team scope=Team_1.a-b\n\tsk-boss \t admin  scope=ops\t\r\nsk-default scope=default\n"
+        "sk-both admin\nsk-twice scope=a\nsk-twice scope=b\nsk-scope=x\nadmin\n");
+    assert_int_equal(kv_keys_load(&k, given, 2, file, &err), KV_OK);
+    static const struct {
+        const char *key, *scope;
+        bool admin;
+    } want[] = {
+        {"sk-given", "", false},  {"sk-plain", "", false},   {"sk-team", "Team_1.a-b", false},
+        {"sk-boss", "ops", true}, {"sk-default", "", false}, {"sk-both", "", true},
+        {"sk-twice", "b", false}, {"sk-scope=x", "", false}, /* that is the key */
+        {"admin", "", false},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        kv_rights r = rights_of(&k, want[i].key);
+        assert_string_equal(r.scope, want[i].scope);
+        assert_int_equal(r.admin, want[i].admin);
+    }
+    kv_rights r = {.scope = "stale", .admin = true};
+    assert_false(kv_keys_match(&r, &k, "Bearer sk-wrong", NULL));
+    assert_string_equal(r.scope, "");
+    assert_false(r.admin);
+    assert_true(kv_keys_match(&r, &k, "Bearer sk-wrong", "sk-boss"));
+    assert_true(r.admin);
+
+    char too_long[100] = "sk-x scope=", longest[100] = "sk-x scope=";
+    memset(too_long + 11, 'n', 65);
+    memset(longest + 11, 'n', 64);
+    const char *bad[] = {"sk-x scope=\n",    "sk-x scope=a:b\n", "sk-x scope=a scope=b\n",
+                         "sk-x Admin\n",     "sk-x admins\n",    "sk-x scope=\xc3\xa4\n",
+                         "sk-x # comment\n", "sk-x scope = a\n", too_long};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put(bad[i]);
+        assert_int_equal(kv_keys_load(&k, given, 2, file, &err), KV_INVALID);
+        assert_non_null(strstr(err.message, " line 1"));
+        assert_null(strstr(err.message, "sk-x"));
+        assert_true(rights_of(&k, "sk-boss").admin); /* the old set stays */
+    }
+    put(longest);
+    assert_int_equal(kv_keys_load(&k, given, 2, file, &err), KV_OK);
+    assert_string_equal(rights_of(&k, "sk-x").scope, longest + 11);
     kv_keys_free(&k);
 }
 
@@ -115,7 +170,8 @@ static void test_file(void **state) {
 static void *keep_asking(void *arg) {
     kv_keys *k = arg;
     for (int i = 0; i < 5000; i++)
-        if (!kv_keys_match(k, "Bearer sk-always", NULL) || kv_keys_match(k, "Bearer sk-never", NULL)) return NULL;
+        if (!kv_keys_match(NULL, k, "Bearer sk-always", NULL) || kv_keys_match(NULL, k, "Bearer sk-never", NULL))
+            return NULL;
     return k;
 }
 
@@ -140,6 +196,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_headers),
         cmocka_unit_test_setup_teardown(test_file, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(test_rights, make_file, remove_file),
         cmocka_unit_test(test_reload_while_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

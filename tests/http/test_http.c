@@ -268,7 +268,7 @@ static void test_cors(void **state) {
     assert_int_equal(a.status, 201);
     assert_string_equal(header_of(&a, "Access-Control-Allow-Origin"), "http://localhost:3000");
     assert_string_equal(header_of(&a, "Vary"), "Origin");
-    assert_string_equal(header_of(&a, "Access-Control-Expose-Headers"), "x-request-id");
+    assert_string_equal(header_of(&a, "Access-Control-Expose-Headers"), "x-request-id, X-Kvasir-Cache");
     ask(&a, port, "GET /nothing", FROM("http://localhost:3000") "\r\n"); /* a page must be able to read errors too */
     assert_string_equal(header_of(&a, "Access-Control-Allow-Origin"), "http://localhost:3000");
 

@@ -1,0 +1,151 @@
+#include "api/account.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "api/shapes.h"
+
+/* Enough to recognise the place, and little beside any prompt that is worth caching. */
+#define TEXT_TOKENS 32
+
+/* ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt) {
+    const kv_timings *t = kv_shape_prompt_timings(j, prompt);
+    *out = (kv_account){.prompt = prompt};
+    if (!t || t->n_cached + t->n_prompt == 0) return false;
+    int32_t stored = t->n_cached_ram + t->n_cached_disk;
+    out->engine = t->n_cached > stored ? t->n_cached - stored : 0;
+    out->ram = t->n_cached_ram;
+    out->disk = t->n_cached_disk;
+    out->computed = t->n_prompt;
+    out->restore_ms = t->restore_ms;
+    out->prefill_ms = t->prompt_ms;
+    out->miss = j->params.cache_prompt ? t->miss : KV_MISS_DISABLED;
+    out->position = j->params.cache_prompt ? t->miss_position : 0;
+    return true;
+}
+
+kv_account kv_account_of_job(const kv_job *j) {
+    kv_account sum = {0}, a;
+    for (int p = 0; p < j->prompts.n; p++) {
+        if (!kv_account_of_prompt(&a, j, p)) continue;
+        sum.engine += a.engine;
+        sum.ram += a.ram;
+        sum.disk += a.disk;
+        sum.computed += a.computed;
+        sum.restore_ms += a.restore_ms;
+        sum.prefill_ms += a.prefill_ms;
+        if (sum.miss != KV_MISS_NONE) continue;
+        sum.miss = a.miss;
+        sum.position = a.position;
+        sum.prompt = p;
+    }
+    return sum;
+}
+
+/* ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static char reasons[KV_MISS_COUNT][32];
+static pthread_once_t reasons_once = PTHREAD_ONCE_INIT;
+
+static void fill_reasons(void) {
+    for (int m = 0; m < KV_MISS_COUNT; m++) {
+        const char *name = kv_miss_name((kv_miss)m);
+        for (size_t i = 0; name[i] && i < sizeof reasons[m] - 1; i++)
+            reasons[m][i] = (char)tolower((unsigned char)name[i]);
+    }
+}
+
+const char *kv_account_reason(kv_miss miss) {
+    pthread_once(&reasons_once, fill_reasons);
+    return (unsigned)miss < KV_MISS_COUNT ? reasons[miss] : "unknown";
+}
+
+/* What the user can do about it; NULL where there is nothing, or nothing to be done. */
+static const char *hint(const kv_account *a, size_t n_prompt) {
+    switch (a->miss) {
+    case KV_MISS_DIVERGED:
+        if (a->position <= 0 || (size_t)a->position >= n_prompt / 2) return NULL;
+        return "nothing behind this place can be reused: if these prompts should share more, look here for what "
+               "changes "
+               "with each request, such as a date, an id, or the order of tools, and move it towards the end";
+    case KV_MISS_NOT_STORED: return "more memory for what is kept (--cache-ram) keeps it longer";
+    case KV_MISS_DISABLED: return "cache_prompt is false, kvasir.store is false, or the server runs without its cache";
+    case KV_MISS_NO_MEMORY: return "the context was full: a larger -c, or fewer requests at a time, leave room";
+    default: return NULL;
+    }
+}
+
+/* Bytes at the start that belong to a character of the token before. */
+static size_t cut_character(const char *s, size_t n) {
+    size_t i = 0;
+    while (i < n && i < 3 && ((unsigned char)s[i] & 0xc0) == 0x80) i++;
+    return i;
+}
+
+bool kv_account_text(kv_buf *out, const kv_model *model, const kv_tokens *prompt, int32_t position) {
+    if (position < 0 || (size_t)position >= prompt->len) return false;
+    kv_buf text = {0};
+    size_t n = prompt->len - (size_t)position;
+    kv_prompt_spell(&text, model, prompt->data + position, n < TEXT_TOKENS ? n : TEXT_TOKENS, true);
+    const char *s = kv_buf_str(&text);
+    size_t from = position > 0 ? cut_character(s, text.len) : 0;
+    json_t *valid = kv_json_text(s + from, kv_utf8_complete(s + from, text.len - from));
+    kv_buf_add(out, json_string_value(valid), json_string_length(valid));
+    json_decref(valid);
+    kv_buf_free(&text);
+    return true;
+}
+
+/* ── JSON, header, ledger ──────────────────────────────────────────────────────────────────────────────────────── */
+
+json_t *kv_account_miss(const kv_model *model, const kv_tokens *prompt, const kv_account *a) {
+    if (a->miss == KV_MISS_NONE) return json_null();
+    json_t *o = json_pack("{s:s, s:i, s:s}", "reason", kv_account_reason(a->miss), "position", (int)a->position,
+                          "explanation", kv_miss_text(a->miss));
+    kv_buf text = {0};
+    if (kv_account_text(&text, model, prompt, a->position))
+        json_object_set_new(o, "text", kv_json_text(kv_buf_str(&text), text.len));
+    kv_buf_free(&text);
+    const char *advice = hint(a, prompt->len);
+    if (advice) json_object_set_new(o, "hint", json_string(advice));
+    return o;
+}
+
+static double microseconds(double ms) {
+    return round(ms * 1e3) / 1e3;
+}
+
+void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a) {
+    if (j->app->opt->plain_json) return;
+    json_t *miss = kv_account_miss(j->app->model, &j->prompts.list[a->prompt], a);
+    json_object_set_new(answer, "kvasir",
+                        json_pack("{s:{s:i, s:i, s:i}, s:i, s:f, s:f, s:o}", "cached", "engine", (int)a->engine, "ram",
+                                  (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms",
+                                  microseconds(a->restore_ms), "prefill_ms", microseconds(a->prefill_ms), "miss",
+                                  miss));
+}
+
+void kv_account_header(kv_buf *out, const kv_account *a) {
+    kv_buf_addf(out, "engine=%d, ram=%d, disk=%d, computed=%d", (int)a->engine, (int)a->ram, (int)a->disk,
+                (int)a->computed);
+    if (a->miss != KV_MISS_NONE) kv_buf_addf(out, "; miss=%s@%d", kv_account_reason(a->miss), (int)a->position);
+}
+
+void kv_account_record(kv_job *j) {
+    if (j->recorded) return;
+    j->recorded = true;
+    kv_account a;
+    for (int p = 0; p < j->prompts.n; p++) {
+        if (!kv_account_of_prompt(&a, j, p)) continue;
+        kv_buf text = {0};
+        bool has_text =
+            a.miss != KV_MISS_NONE && kv_account_text(&text, j->app->model, &j->prompts.list[p], a.position);
+        kv_ledger_add(j->app->ledger, j->request_id, &a, has_text ? kv_buf_str(&text) : NULL);
+        kv_buf_free(&text);
+    }
+    if (j->first_token_us) kv_ledger_first_token(j->app->ledger, (double)(j->first_token_us - j->started_us) / 1e3);
+}

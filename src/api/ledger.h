@@ -1,0 +1,57 @@
+/* api/ledger.h: the books of what prompts cost: tokens by where they came from, misses by reason, waiting times, and
+ * the last misses in full, for the admin alone.
+ *
+ * The text of a miss is the caller's own prompt, and never leaves but by kv_ledger_find.
+ *
+ * Thread rule: any thread; one mutex inside, a leaf. A NULL ledger is fine everywhere and keeps nothing.
+ */
+#ifndef KV_API_LEDGER_H
+#define KV_API_LEDGER_H
+
+#include "cache/cache.h"
+
+#define KV_LEDGER_MISSES    100
+#define KV_LEDGER_TEXT_MAX  1000 /* bytes of a miss's text */
+#define KV_HISTOGRAM_BOUNDS 14
+
+/* Where one prompt's tokens came from. */
+typedef struct kv_account {
+    int32_t engine, ram, disk, computed; /* tokens */
+    double restore_ms, prefill_ms;
+    kv_miss miss;     /* NONE: all was reused that can be */
+    int32_t position; /* where the miss begins, in tokens of the prompt; meaningless without one */
+    int prompt;       /* which of the request's prompts missed */
+} kv_account;
+
+typedef struct kv_histogram {
+    const double *bounds; /* static, KV_HISTOGRAM_BOUNDS of them, upper ends in seconds; above them all: +Inf */
+    uint64_t count[KV_HISTOGRAM_BOUNDS + 1], n;
+    double sum;
+} kv_histogram;
+
+typedef struct kv_ledger_totals {
+    uint64_t engine, ram, disk, computed; /* prompt tokens */
+    uint64_t n_miss[KV_MISS_COUNT];       /* prompts */
+    kv_histogram restore, first_token;
+} kv_ledger_totals;
+
+typedef struct kv_ledger_miss {
+    char id[132]; /* the request's */
+    int64_t time; /* Unix */
+    kv_account account;
+    char *text; /* owned; NULL past the prompt's end */
+} kv_ledger_miss;
+
+typedef struct kv_ledger kv_ledger;
+
+kv_ledger *kv_ledger_new(void);
+void kv_ledger_free(kv_ledger *l);
+/* One prompt is over. `text`: of its miss, copied up to KV_LEDGER_TEXT_MAX; NULL = none. */
+void kv_ledger_add(kv_ledger *l, const char *id, const kv_account *a, const char *text);
+/* A request's first token came after so long. */
+void kv_ledger_first_token(kv_ledger *l, double ms);
+void kv_ledger_get(kv_ledger_totals *out, kv_ledger *l);
+/* The newest miss of the request `id` (NULL = of any). False when none is kept. Free out->text. */
+bool kv_ledger_find(kv_ledger_miss *out, kv_ledger *l, const char *id);
+
+#endif
