@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/cache_command.h"
 #include "cli/ask.h"
 
 static const char usage[] = "usage: kvasir serve -m FILE.gguf [options]    serve a model (`serve` may be left out)\n"
@@ -14,6 +15,7 @@ static const char usage[] = "usage: kvasir serve -m FILE.gguf [options]    serve
                             "       kvasir help [GROUP]                    options: model, engine, sampling, chat,\n"
                             "                                              scheduling, server, process, llama-server\n"
                             "       kvasir completion                      a bash completion script\n"
+                            "       kvasir cache ls|stat|show|verify|…     look at, check, clear the disk cache (--help)\n"
                             "       kvasir version\n";
 
 static int print(kv_buf *text) {
@@ -106,6 +108,7 @@ int kv_cli_main(int argc, char **argv, char *const *env) {
     if (strcmp(command, "serve") == 0) return run_serve(argc - 1, argv + 1, env);
     if (strcmp(command, "why") == 0) return kv_ask_why(argc - 1, argv + 1, env);
     if (strcmp(command, "status") == 0) return kv_ask_status(argc - 1, argv + 1, env);
+    if (strcmp(command, "cache") == 0) return kv_cache_command(argc - 1, argv + 1, env);
     if (strcmp(command, "version") == 0) return print_version();
     if (strcmp(command, "help") == 0) return print_help(argc > 2 ? argv[2] : NULL);
     if (strcmp(command, "completion") == 0) {
