@@ -120,10 +120,17 @@ static void write_cache(kv_buf *out, const kv_cache_stats *c) {
     const metric list[] = {
         {"cache_queue_bytes", "gauge", "Captured state that waits to be stored.", (double)c->queue_bytes},
         {"cache_ram_bytes", "gauge", "Stored state in memory.", (double)c->ram_bytes},
+        {"cache_read_buffer_bytes", "gauge", "Buffers of what is on its way from disk.", (double)c->read_bytes},
         {"cache_nodes", "gauge", "Blocks known by their tokens.", (double)c->nodes},
         {"cache_tree_bytes", "gauge", "Memory of the tree that finds them.", (double)c->tree_bytes},
         {"cache_evicted_total", "counter", "Blocks given up for want of room.", (double)c->n_evicted},
         {"cache_dropped_total", "counter", "Captures that found no room in the queue.", (double)c->n_dropped},
+        {"cache_written_total", "counter", "Records that went to disk.", (double)c->n_written},
+        {"cache_written_bytes_total", "counter", "Bytes of them.", (double)c->bytes_written},
+        {"cache_not_written_total", "counter", "Records that the store on disk refused.", (double)c->n_not_written},
+        {"cache_read_total", "counter", "Records read from disk.", (double)c->n_read},
+        {"cache_read_bytes_total", "counter", "Bytes of them.", (double)c->bytes_read},
+        {"cache_read_failed_total", "counter", "Records that could not be read.", (double)c->n_read_failed},
     };
     write_metrics(out, "kvasir_", list, COUNT(list));
 }
