@@ -59,9 +59,9 @@ static void check_key(const char *key, const char *other) {
     kv_keys_init(&keys);
     kv_status status = kv_keys_load(&keys, &key, 1, NULL, NULL);
     KV_CHECK(kv_keys_any(&keys) == (status == KV_OK));
-    KV_CHECK(kv_keys_match(&keys, NULL, key) == (status == KV_OK));
-    KV_CHECK(!kv_keys_match(&keys, NULL, other) || strcmp(key, other) == 0);
-    KV_CHECK(!kv_keys_match(&keys, key, NULL) || strlen(key) > 7);
+    KV_CHECK(kv_keys_match(NULL, &keys, NULL, key) == (status == KV_OK));
+    KV_CHECK(!kv_keys_match(NULL, &keys, NULL, other) || strcmp(key, other) == 0);
+    KV_CHECK(!kv_keys_match(NULL, &keys, key, NULL) || strlen(key) > 7);
     kv_keys_free(&keys);
 }
 
