@@ -283,7 +283,7 @@ static bool is_selected(const kv_cache_tool *t, const kv_cache_ns *x) {
 static kv_status list_all(kv_cache_tool *t, kv_error *err) {
     if (!t->store) return KV_OK;
     kv_status status = kv_store_namespaces(t->store, add_ns, t, err);
-    qsort(t->list, t->n, sizeof *t->list, by_hex);
+    if (t->n) qsort(t->list, t->n, sizeof *t->list, by_hex);
     if (status == KV_OK) status = kv_store_load_all(t->store, add_row, t, err);
     for (size_t i = 0; i < t->n; i++) t->list[i].selected = is_selected(t, &t->list[i]);
     return status;

@@ -189,7 +189,9 @@ int kv_cache_show(kv_cache_tool *t, kv_error *err) {
     kv_cache_ns *x = kv_cache_the_one(t, err);
     if (!x) return KV_EXIT_FAILURE;
     kv_buf cells = {0};
-    json_object_update(t->out, ns_json(x));
+    json_t *facts = ns_json(x);
+    json_object_update(t->out, facts);
+    json_decref(facts);
     json_object_set(t->out, "about", x->about);
     kv_buf_addf(&cells, "namespace\t%s\n", x->hex);
     add_about(&cells, "", x->about);

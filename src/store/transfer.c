@@ -129,9 +129,9 @@ static kv_status export_record(exporting *x, const kv_record_head *h, kv_error *
     return status;
 }
 
-static kv_status write_front(exporting *x, const char *about, kv_error *err) {
+static kv_status write_front(exporting *x, const char *about, uint32_t n_about, kv_error *err) {
     const kv_files *f = x->s->f;
-    uint32_t version = KV_TRANSFER_VERSION, n_about = (uint32_t)strlen(about);
+    uint32_t version = KV_TRANSFER_VERSION;
     size_t n = (size_t)front_bytes(n_about);
     unsigned char *p = kv_alloc(n);
     memcpy(p, magic, sizeof magic);
@@ -152,14 +152,15 @@ static kv_status write_front(exporting *x, const char *about, kv_error *err) {
 static kv_status export_all(exporting *x, const char *about, kv_transfer_progress progress, void *ctx, kv_error *err) {
     kv_status status = kv_store_load(x->s, x->ns, list_head, x, err);
     uint64_t done = 0;
-    x->at = front_bytes((uint32_t)strlen(about));
-    x->chain = kv_hash_bytes(about, strlen(about));
+    uint32_t n_about = (uint32_t)strlen(about);
+    x->at = front_bytes(n_about);
+    x->chain = kv_hash_bytes(about, n_about);
     for (size_t i = 0; i < x->n_heads && status == KV_OK; i++) {
         status = export_record(x, &x->heads[i], err);
         done += kv_format_file_bytes(x->heads[i].n_tokens, x->heads[i].n_payload);
         if (progress) progress(ctx, done, x->total);
     }
-    return status == KV_OK ? write_front(x, about, err) : status;
+    return status == KV_OK ? write_front(x, about, n_about, err) : status;
 }
 
 kv_status kv_transfer_export(kv_transfer_sum *out, kv_store *s, kv_hash ns, const char *about, const char *path,
