@@ -134,23 +134,36 @@ kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err) {
 
 typedef struct subtree {
     kv_cache *c;
-    kv_radix_node *top;
+    kv_radix_node *top, **nodes; /* referenced, children first */
+    size_t n, cap;
 } subtree;
 
-static void forget_below(void *ctx, kv_radix_node *node) {
-    const subtree *t = ctx;
-    const kv_radix_node *up = node;
+static void gather_below(void *ctx, kv_radix_node *node) {
+    subtree *t = ctx;
+    const kv_radix_node *up = kv_radix_parent(node);
     while (up && up != t->top) up = kv_radix_parent(up);
     if (!up) return;
-    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
-        kv_record_head head;
-        bool on_disk = kv_cache_head_of(&head, t->c, node, slot);
-        kv_cache_let_go(t->c, node, slot, false);
-        if (on_disk) kv_store_remove(t->c->cfg.store, &head, NULL);
+    if (t->n == t->cap) {
+        t->cap = t->cap * 2 + 64;
+        t->nodes = kv_realloc(t->nodes, t->cap * sizeof *t->nodes);
     }
-    if (node == t->top) return;
     kv_radix_ref(t->c->tree, node);
-    kv_cache_prune(t->c, node);
+    t->nodes[t->n++] = node;
+}
+
+static void forget_below(kv_cache *c, kv_radix_node *top) {
+    subtree t = {.c = c, .top = top};
+    kv_radix_walk(c->tree, gather_below, &t);
+    for (size_t i = 0; i < t.n; i++) {
+        for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
+            kv_record_head head;
+            bool on_disk = kv_cache_head_of(&head, c, t.nodes[i], slot);
+            kv_cache_let_go(c, t.nodes[i], slot, false);
+            if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
+        }
+        kv_cache_prune(c, t.nodes[i]);
+    }
+    free(t.nodes);
 }
 
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
@@ -159,7 +172,7 @@ bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
         kv_radix_record rec;
         if (kv_radix_get_record(&rec, c->tree, node, slot)) lost = false;
     }
-    if (lost) kv_radix_walk(c->tree, forget_below, &(subtree){c, node});
+    if (lost) forget_below(c, node);
     kv_cache_prune(c, node);
     return lost;
 }

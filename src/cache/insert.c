@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+/* Siblings found to be damaged that one insertion clears away. */
+#define MAX_LOST 16
+
 /* ── eviction from memory ──────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct victim {
@@ -141,15 +144,17 @@ static bool put(kv_cache *c, kv_radix_node *node, kv_record *r) {
 static bool insert(kv_cache *c, kv_record *r) {
     kv_cache_load_scope(c, r->head.ns);
     r->head.payload_hash = kv_hash_bytes(r->payload.data, r->payload.len);
+    r->head.created = kv_cache_now_s(c);
     kv_radix_node *parent = kv_radix_get(c->tree, r->head.parent), *node = NULL, *bad = NULL;
     if (!parent) return false; /* it found no room; what hangs on it is of no use */
     int32_t own = r->head.e - r->head.q;
     bool created;
-    kv_status status;
-    do
+    kv_status status = KV_CORRUPT;
+    for (int tries = 0; tries < MAX_LOST; tries++) {
         status = kv_radix_add(&node, &created, &bad, c->tree, parent, r->tokens + (r->head.n_tokens - own), (size_t)own,
                               kv_cache_tokens_of, c, NULL);
-    while (bad && kv_cache_forget_if_lost(c, bad)); /* a sibling whose records turned out to be gone */
+        if (!bad || !kv_cache_forget_if_lost(c, bad)) break; /* else a sibling's records turned out to be gone */
+    }
     kv_radix_unref(c->tree, parent);
     if (status != KV_OK) return false;
     if (!put(c, node, r)) {

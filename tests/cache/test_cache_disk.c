@@ -1,0 +1,257 @@
+/* cache with a store: what was computed once is there after a restart and after a crash, in any order of I/O, with files
+ * that go wrong; the logits are always those of a run that computed everything. */
+#include "conversations.h"
+#include <time.h>
+
+static int64_t disk_now(void *ctx) {
+    return kv_now_us(&((world *)ctx)->clock.base) / 1000000;
+}
+
+static void open_store(world *w) {
+    kv_error err = {0};
+    check(kv_store_open(&w->disk->store, &w->disk->cfg, &err), &err);
+    w->cfg.store = w->disk->store;
+}
+
+static void open_with_disk(world *w, rig *r, kv_memory_kind kind, uint64_t seed, uint64_t queue, uint64_t ram,
+                           uint64_t read, uint64_t budget, bool shuffle) {
+    kv_error err = {0};
+    open_world(w, kind, seed, queue, ram, shuffle);
+    kv_cache_free(w->cache);
+    rig_init(r, budget, seed);
+    r->cfg.now = disk_now;
+    r->cfg.now_ctx = w;
+    w->disk = r;
+    open_store(w);
+    w->cfg.read_bytes = read;
+    check(kv_cache_new(&w->cache, &w->cfg, &err), &err);
+}
+
+/* The process ends and another one begins; crash: what was not synced is gone. */
+static void begin_anew(world *w, bool crash, bool everything) {
+    kv_error err = {0};
+    if (crash) kv_files_faulty_crash(w->disk->faulty, everything);
+    settle(w);
+    kv_cache_free(w->cache);
+    kv_store_close(w->disk->store);
+    if (crash) kv_files_faulty_revive(w->disk->faulty);
+    open_store(w);
+    check(kv_cache_new(&w->cache, &w->cfg, &err), &err);
+}
+
+enum { LARGE = 1 << 26 };
+
+static void after_a_restart_one_token_is_computed(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++)
+        for (int crash = 0; crash < 3; crash++) {
+            world w;
+            rig r;
+            open_with_disk(&w, &r, kind, 1, LARGE, 0, LARGE, LARGE, false);
+            kv_token tokens[MAX];
+            fill(tokens, 0, MAX, 7);
+            kv_lookup_result res;
+            assert_int_equal(serve(&w, "", tokens, 301, 330, &res), 301);
+            assert_int_equal(serve(&w, "b", tokens, 301, 302, &res), 301);
+            settle(&w);
+            begin_anew(&w, crash > 0, crash == 2);
+            assert_int_equal(serve(&w, "", tokens, 301, 330, &res), 1);
+            assert_int_equal(w.n_disk, 300);
+            assert_int_equal(res.miss, KV_MISS_NONE);
+            settle(&w);
+            /* the next turn, and a scope of its own */
+            assert_int_equal(serve(&w, "", tokens, 360, 380, &res), 30);
+            assert_int_equal(w.n_disk, 330);
+            assert_int_equal(serve(&w, "b", tokens, 301, 302, &res), 1);
+            assert_int_equal(serve(&w, "c", tokens, 301, 302, &res), 301);
+            settle(&w);
+            rig_check(&r);
+            kv_cache_stats stats;
+            kv_cache_get_stats(&stats, w.cache);
+            assert_int_equal(stats.n_orphans, 0);
+            assert_int_equal(stats.read_bytes, 0);
+            close_world(&w);
+        }
+}
+
+/* Memory takes what the disk has too while there is room, and lets it go without loss. */
+static void memory_goes_before_disk(void **state) {
+    (void)state;
+    world w;
+    rig r;
+    open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
+    kv_token tokens[MAX];
+    fill(tokens, 0, MAX, 7);
+    kv_lookup_result res;
+    serve(&w, "", tokens, 301, 330, &res);
+    settle(&w);
+    assert_int_equal(serve(&w, "", tokens, 301, 330, &res), 1);
+    assert_int_equal(w.n_ram, 300);
+    assert_int_equal(w.n_disk, 0);
+    close_world(&w);
+}
+
+/* Buffers for two blocks and a window part: the reader waits for the engine thread, also when several restore at once. */
+static void reading_keeps_to_its_budget(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++) {
+        world w;
+        rig r;
+        open_with_disk(&w, &r, kind, 1, LARGE, 0, LARGE, LARGE, false);
+        kv_token tokens[MAX];
+        fill(tokens, 0, MAX, 7);
+        kv_lookup_result res;
+        serve(&w, "", tokens, 481, 500, &res);
+        settle(&w);
+        uint64_t largest = 0;
+        kv_store_stats stats;
+        kv_store_get_stats(&stats, r.store);
+        for (int k = 1; k <= 4; k++)
+            if (stats.by_kind_bytes[k]) largest += 60000;
+        w.cfg.read_bytes = largest;
+        begin_anew(&w, false, false);
+        kv_lookup *l[2];
+        kv_restore step[2] = {KV_RESTORE_MORE, KV_RESTORE_MORE};
+        kv_error err = {0};
+        for (int i = 0; i < 2; i++) l[i] = kv_lookup_start(w.cache, "", tokens, 481, NULL, NULL);
+        while (!kv_lookup_ready(l[0]) || !kv_lookup_ready(l[1])) assert_true(kv_io_run_one(w.io));
+        for (int turns = 0, idle = 0; step[0] != KV_RESTORE_DONE || step[1] != KV_RESTORE_DONE; turns++) {
+            bool ran = kv_io_run_one(w.io), waits = true;
+            kv_cache_stats now;
+            kv_cache_get_stats(&now, w.cache);
+            assert_true(now.read_bytes <= largest);
+            for (int i = 0; i < 2; i++) {
+                if (step[i] == KV_RESTORE_DONE) continue;
+                step[i] = kv_restore_step(l[i], &w.state, i, 0, 0, &err);
+                if (step[i] == KV_RESTORE_FAILED) fail_msg("%s", err.message);
+                waits = waits && step[i] == KV_RESTORE_WAIT;
+            }
+            idle = ran || !waits ? 0 : idle + 1; /* the first step only begins to read */
+            if (idle > 1) fail_msg("two restores wait for each other");
+            assert_true(turns < 10000);
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(kv_lookup_get(l[i])->position, 480);
+            kv_lookup_free(l[i]);
+            decode(&w, i, tokens, 480, 481);
+            assert_logits(&w, tokens, 481);
+            kv_engine_seq_rm(w.engine, i, -1, -1);
+        }
+        close_world(&w);
+    }
+}
+
+/* One bit of one record is wrong: the restore says so, the record is forgotten, the next one does with less. */
+static void a_damaged_record_is_a_miss(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++) {
+        world w;
+        rig r;
+        open_with_disk(&w, &r, kind, 3, LARGE, 0, LARGE, LARGE, false);
+        kv_token tokens[MAX];
+        fill(tokens, 0, MAX, 7);
+        kv_lookup_result res;
+        serve(&w, "", tokens, 301, 330, &res);
+        settle(&w);
+        begin_anew(&w, false, false);
+        w.may_fail = true;
+        int n_good = 0;
+        for (int nth = 1; nth < 200; nth += 3) {
+            kv_files_faulty_flip(r.faulty, (uint64_t)nth);
+            int before = w.n_failed;
+            int computed = serve(&w, "", tokens, 301, 330, &res);
+            if (w.n_failed > before) assert_true(w.failure == KV_MISS_DAMAGED || w.failure == KV_MISS_IO_ERROR);
+            else n_good++;
+            assert_true(computed >= 1);
+            settle(&w);
+            kv_files_faulty_flip(r.faulty, 0);
+            /* computed again and written again, so that it is whole once more */
+            assert_int_equal(serve(&w, "", tokens, 301, 330, &res) >= 1, true);
+            settle(&w);
+            kv_cache_self_check(w.cache);
+            rig_check(&r);
+        }
+        assert_true(n_good > 0);
+        int failures = w.n_failed;
+        assert_int_equal(serve(&w, "", tokens, 301, 330, &res), 1);
+        assert_int_equal(w.n_failed, failures);
+        close_world(&w);
+    }
+}
+
+/* Conversations that branch and go on, small budgets, restarts, crashes, faults, I/O in any order: always right. */
+static void random_conversations(void **state) {
+    (void)state;
+    const char *given = getenv("KVASIR_SEED"), *rounds = getenv("KVASIR_ROUNDS");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    int n_rounds = rounds ? atoi(rounds) : 48, n_restarts = 0, n_failed = 0;
+    uint64_t from_disk = 0, refused = 0, orphans = 0;
+    print_message("KVASIR_SEED=%llu\n", (unsigned long long)seed);
+    for (int round = 0; round < n_rounds; round++) {
+        kv_memory_kind kind = (kv_memory_kind)(round % (KV_MEMORY_WHOLE + 1));
+        world w;
+        rig r;
+        open_with_disk(&w, &r, kind, seed + (uint64_t)round, 1 << (17 + round % 6),
+                       round % 3 ? 1 << (16 + round % 5) : 0, 1 << (18 + round % 4), (uint64_t)1 << (21 + round % 5),
+                       round % 2);
+        w.may_fail = true;
+        kv_token talk[4][MAX];
+        int len[4] = {0};
+        for (int step = 0; step < 30; step++) {
+            int i = (int)rnd(&w, 4), j = (int)rnd(&w, 4);
+            if (rnd(&w, 3) == 0 && len[j]) { /* branch off another conversation */
+                len[i] = 1 + (int)rnd(&w, (uint32_t)len[j]);
+                memmove(talk[i], talk[j], (size_t)len[i] * sizeof *talk[i]);
+            } else if (rnd(&w, 6) == 0) {
+                len[i] = 0;
+            }
+            int n_prompt = len[i] + 1 + (int)rnd(&w, 120), n = n_prompt + (int)rnd(&w, 30);
+            if (n > MAX) {
+                len[i] = 0;
+                continue;
+            }
+            for (int k = len[i]; k < n; k++) talk[i][k] = (kv_token)rnd(&w, 3);
+            if (rnd(&w, 4) == 0)
+                kv_files_faulty_fail(r.faulty, (kv_files_call)rnd(&w, KV_CALL_COUNT + 1), 1 + rnd(&w, 40),
+                                     1 + rnd(&w, 3), rnd(&w, 2) ? EIO : ENOSPC);
+            if (rnd(&w, 8) == 0) kv_files_faulty_flip(r.faulty, 1 + rnd(&w, 60));
+            kv_lookup_result res;
+            serve(&w, rnd(&w, 5) ? "" : "b", talk[i], n_prompt, n, &res);
+            from_disk += (uint64_t)w.n_disk;
+            len[i] = n;
+            w.clock.us += rnd(&w, 100) * 1000000;
+            if (rnd(&w, 2)) settle(&w);
+            kv_cache_self_check(w.cache);
+            if (rnd(&w, 6) == 0) {
+                kv_cache_stats stats;
+                kv_cache_get_stats(&stats, w.cache);
+                refused += stats.n_not_written;
+                orphans += stats.n_orphans;
+                kv_files_faulty_fail(r.faulty, KV_CALL_ANY, 0, 0, 0);
+                kv_files_faulty_flip(r.faulty, 0);
+                uint32_t how = rnd(&w, 3);
+                begin_anew(&w, how > 0, how == 2);
+                n_restarts++;
+            }
+            rig_check(&r);
+        }
+        kv_files_faulty_fail(r.faulty, KV_CALL_ANY, 0, 0, 0);
+        n_failed += w.n_failed;
+        close_world(&w);
+    }
+    print_message("%d restarts, %llu tokens from disk, %d restores failed, %llu records refused, %llu orphans\n",
+                  n_restarts, (unsigned long long)from_disk, n_failed, (unsigned long long)refused,
+                  (unsigned long long)orphans);
+    assert_true(from_disk > 0 && n_restarts > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_a_restart_one_token_is_computed),
+        cmocka_unit_test(memory_goes_before_disk),
+        cmocka_unit_test(reading_keeps_to_its_budget),
+        cmocka_unit_test(a_damaged_record_is_a_miss),
+        cmocka_unit_test(random_conversations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
