@@ -5,18 +5,19 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "cli/cache_command.h"
 #include "cli/ask.h"
+#include "cli/cache_command.h"
 
-static const char usage[] = "usage: kvasir serve -m FILE.gguf [options]    serve a model (`serve` may be left out)\n"
-                            "       kvasir serve --check -m FILE.gguf      print the memory plan and exit\n"
-                            "       kvasir why [last | REQUEST-ID]         why a request could not reuse more\n"
-                            "       kvasir status                          what a running server's cache does\n"
-                            "       kvasir help [GROUP]                    options: model, engine, sampling, chat,\n"
-                            "                                              scheduling, server, process, llama-server\n"
-                            "       kvasir completion                      a bash completion script\n"
-                            "       kvasir cache ls|stat|show|verify|…     look at, check, clear the disk cache (--help)\n"
-                            "       kvasir version\n";
+static const char usage[] =
+    "usage: kvasir serve -m FILE.gguf [options]    serve a model (`serve` may be left out)\n"
+    "       kvasir serve --check -m FILE.gguf      print the memory plan and exit\n"
+    "       kvasir why [last | REQUEST-ID]         why a request could not reuse more\n"
+    "       kvasir status                          what a running server's cache does\n"
+    "       kvasir help [GROUP]                    options: model, engine, sampling, chat,\n"
+    "                                              scheduling, server, process, llama-server\n"
+    "       kvasir completion                      a bash completion script\n"
+    "       kvasir cache ls|stat|show|verify|…     look at, check, clear the disk cache (--help)\n"
+    "       kvasir version\n";
 
 static int print(kv_buf *text) {
     fputs(kv_buf_str(text), stdout);

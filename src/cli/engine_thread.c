@@ -18,6 +18,7 @@ struct kv_engine_thread {
     pthread_mutex_t mutex; /* guards over, released, err; a leaf */
     pthread_cond_t changed;
     bool over, released;
+    double flush_seconds;
     kv_error err; /* status KV_OK while nothing failed */
 };
 
@@ -103,8 +104,9 @@ static void *engine_main(void *ctx) {
     pthread_mutex_lock(&t->mutex);
     while (!t->released) pthread_cond_wait(&t->changed, &t->mutex);
     pthread_mutex_unlock(&t->mutex);
-    kv_sched_free(app->sched);
+    kv_sched_free(app->sched); /* captures what is still open */
     app->sched = NULL;
+    kv_load_flush_cache(&l, t->flush_seconds);
     app->cache = NULL;
     app->model = NULL;
     kv_loaded_free(&l);
@@ -151,9 +153,10 @@ void kv_engine_thread_cancel(kv_engine_thread *t) {
     atomic_store(&t->cancel, true);
 }
 
-void kv_engine_thread_join(kv_engine_thread *t) {
+void kv_engine_thread_join(kv_engine_thread *t, double flush_seconds) {
     if (!t) return;
     pthread_mutex_lock(&t->mutex);
+    t->flush_seconds = flush_seconds;
     t->released = true;
     pthread_cond_signal(&t->changed);
     pthread_mutex_unlock(&t->mutex);

@@ -24,6 +24,6 @@ kv_status kv_engine_thread_result(kv_engine_thread *t, kv_error *err);
 /* Ends a load at its next step. */
 void kv_engine_thread_cancel(kv_engine_thread *t);
 /* Lets it free scheduler, engine and model, and waits for it. */
-void kv_engine_thread_join(kv_engine_thread *t);
+void kv_engine_thread_join(kv_engine_thread *t, double flush_seconds);
 
 #endif

@@ -14,11 +14,6 @@
 /* 256 tokens: with 10–200 KiB a token a block is a few MiB, the size at which a disk reads at full speed. */
 #define BLOCK       256
 #define BLOCK_LEAST 16
-/* llama-server's default; more than that is rarely a conversation that comes back. */
-#define CACHE_RAM_MOST (8192ull << 20)
-/* Captures wait here for their hashing and insertion, milliseconds; it must hold what one prefill brings meanwhile. */
-#define CACHE_QUEUE_MOST  (1024ull << 20)
-#define CACHE_QUEUE_LEAST (64ull << 20)
 
 /* ── model ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -317,36 +312,6 @@ kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err) {
     return st;
 }
 
-kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
-    uint64_t left = l->plan.bytes_left / 2, ram = (uint64_t)opt->cache_ram << 20;
-    if (opt->cache_ram < 0) ram = left < CACHE_RAM_MOST ? left : CACHE_RAM_MOST;
-    if (ram == 0) {
-        KV_INFO("no cache beside the slots%s", opt->cache_ram < 0 ? ": no memory is left for it" : " (--cache-ram 0)");
-        return KV_OK;
-    }
-    const kv_engine_info *info = kv_engine_get_info(l->engine);
-    if (kv_memory_has_window(info->memory) && l->block > info->n_window) {
-        KV_WARN("no cache beside the slots: the model's window of %d tokens is too small for blocks",
-                (int)info->n_window);
-        return KV_OK;
-    }
-    uint64_t queue = ram / 8;
-    if (queue > CACHE_QUEUE_MOST) queue = CACHE_QUEUE_MOST;
-    if (queue < CACHE_QUEUE_LEAST) queue = CACHE_QUEUE_LEAST;
-    l->io = kv_io_new_threads(1, 1);
-    if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
-    kv_cache_config cfg = {.engine = info,
-                           .block = l->block,
-                           .queue_bytes = queue,
-                           .ram_bytes = ram,
-                           .io = l->io,
-                           .clock = kv_clock_real()};
-    kv_status st = kv_cache_new(&l->cache, &cfg, err);
-    if (st == KV_OK)
-        KV_INFO("cache: up to %.1f GiB of memory for conversations that left their slots", (double)ram / (1 << 30));
-    return st;
-}
-
 void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_options *opt) {
     kv_sched_config_defaults(out);
     out->n_ctx_served = l->plan.n_ctx_served;
@@ -369,6 +334,8 @@ void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *op
 void kv_loaded_free(kv_loaded *l) {
     kv_io_free(l->io); /* runs what is left, which uses the cache */
     kv_cache_free(l->cache);
+    kv_store_close(l->store);
+    kv_namespace_free(&l->ns);
     kv_engine_free(l->engine);
     kv_model_free(l->model);
     kv_buf_free(&l->placement);

@@ -5,6 +5,7 @@
 #ifndef KV_CLI_LOAD_H
 #define KV_CLI_LOAD_H
 
+#include "cache/namespace.h"
 #include "options/options.h"
 #include "plan/memory.h"
 #include "plan/tune.h"
@@ -14,7 +15,9 @@ typedef struct kv_loaded {
     kv_model *model;   /* owned */
     kv_engine *engine; /* owned; NULL after kv_load_plan alone */
     kv_io *io;         /* owned; NULL without a cache */
-    kv_cache *cache;   /* owned; NULL: --cache-ram 0, or the model's memory does not allow it */
+    kv_store *store;   /* owned; NULL: nothing on disk */
+    kv_namespace ns;
+    kv_cache *cache; /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */
     kv_engine_params params;
     kv_tuning tuning;
     kv_shape shape;
@@ -33,8 +36,11 @@ kv_status kv_load_plan(kv_loaded *out, const kv_options *opt, bool (*progress)(v
 /* The engine of that plan, warmed up. Where the context was chosen automatically and the device has not so much
  * memory, a smaller one is taken. */
 kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err);
-/* The cache beside the slots, within what the plan leaves of memory. */
+/* The cache beside the slots, within what the plan leaves of memory, and on disk where that is of use; says what it
+ * found there. */
 kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err);
+/* No request runs any more: what is not on disk yet is written within `seconds`; says what was not. */
+void kv_load_flush_cache(kv_loaded *l, double seconds);
 void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_options *opt);
 /* Sampling of a request that says nothing; points into opt and l. */
 void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt);

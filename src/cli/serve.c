@@ -19,7 +19,9 @@
 #define GRACE_MOST_S    3.0
 #define FAREWELL_SHARE  0.06
 #define FAREWELL_MOST_S 0.5
-#define POLL_MS         10
+/* What is left at this share is for the disk, and then for what cannot be hurried. */
+#define FLUSH_SHARE 0.9
+#define POLL_MS     10
 
 typedef struct server {
     const kv_options *opt;
@@ -130,6 +132,7 @@ static double share(double timeout, double part, double most) {
 /* From the first signal, or the engine thread's end, to the last thread. The watchdog bounds it. */
 static void stop(server *s) {
     double timeout = s->opt->stop_timeout, grace = share(timeout, GRACE_SHARE, GRACE_MOST_S);
+    int64_t began_us = kv_now_us(kv_clock_real());
     kv_watchdog_arm(timeout);
     int before = atomic_exchange(&s->app.state, KV_APP_DRAINING);
     if (before == KV_APP_READY) kv_sched_drain(s->app.sched);
@@ -143,7 +146,7 @@ static void stop(server *s) {
         wait_for_requests(s, share(timeout, FAREWELL_SHARE, FAREWELL_MOST_S));
     }
     kv_http_stop(s->http);
-    kv_engine_thread_join(s->engine);
+    kv_engine_thread_join(s->engine, timeout * FLUSH_SHARE - (double)(kv_now_us(kv_clock_real()) - began_us) / 1e6);
 }
 
 /* "--ctx-size: …": the option at fault in front, unless the message names it. */

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #define KV_CACHE_RAM_AUTO   -2
+#define KV_CACHE_DISK_AUTO  (-1)
 #define KV_OPTIONS_MAX_LIST 32
 
 typedef struct kv_str_list {
@@ -76,8 +77,13 @@ typedef struct kv_options {
     /* scheduling */
     int64_t max_stall_ms, max_wait_ms, max_queue;
     double slot_prompt_similarity;
-    int64_t cache_ram; /* -cram, --cache-ram: MiB; 0 = no cache beside the slots; KV_CACHE_RAM_AUTO */
-    bool cache_prompt; /* --no-cache-prompt turns it off */
+    /* cache */
+    int64_t cache_ram;                      /* -cram, --cache-ram: MiB; 0 = none; KV_CACHE_RAM_AUTO */
+    bool cache_prompt;                      /* --no-cache-prompt turns it off */
+    char *cache_dir;                        /* NULL = the platform's */
+    int64_t cache_disk;                     /* bytes; 0 = none; KV_CACHE_DISK_AUTO */
+    int64_t cache_max_age, cache_write_max; /* seconds; bytes a day; 0 = no limit */
+    bool cache_readonly;
     /* server */
     char *host;
     int64_t port;

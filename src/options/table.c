@@ -225,12 +225,26 @@ const kv_opt kv_opt_table[] = {
     {"-sps,--slot-prompt-similarity", NULL, NULL, OPT_DOUBLE, GROUP_SCHED, 0, AT(slot_prompt_similarity), 0, 1,
      .hint = "N",
      .help = "share of a prompt that a slot must hold to be chosen for it; 0 = any"},
-    {"--cache-prompt", "--no-cache-prompt", "LLAMA_ARG_CACHE_PROMPT", OPT_BOOL, GROUP_SCHED, 0, AT(cache_prompt),
+
+    /* ── cache ── */
+    {"--cache-prompt", "--no-cache-prompt", "LLAMA_ARG_CACHE_PROMPT", OPT_BOOL, GROUP_CACHE, 0, AT(cache_prompt),
      .help = "reuse what was computed for earlier prompts"},
-    {"-cram,--cache-ram", NULL, "LLAMA_ARG_CACHE_RAM", OPT_INT64, GROUP_SCHED, 0, AT(cache_ram), -1, 16777216, "auto=-2",
+    {"--cache-dir", NULL, NULL, OPT_TEXT, GROUP_CACHE, 0, AT(cache_dir), .hint = "DIR",
+     .help = "where conversations are kept on disk, not encrypted; not given: kvasir in the platform's cache directory"},
+    {"--cache-disk", NULL, NULL, OPT_INT64, GROUP_CACHE, OPT_BYTES, AT(cache_disk), 0, 1ll << 50, "auto=-1", .hint = "SIZE",
+     .help = "most bytes below that directory, such as 20G; 0 = nothing on disk; auto = a tenth of the volume, 64 GiB at "
+             "most, and at least 10 % and 10 GiB of the volume stay free"},
+    {"--cache-max-age", NULL, NULL, OPT_INT64, GROUP_CACHE, OPT_SECONDS, AT(cache_max_age), 0, 1ll << 32, .hint = "TIME",
+     .help = "what was not used for so long is removed, such as 12h or 30d; 0 = never"},
+    {"--cache-write-max", NULL, NULL, OPT_INT64, GROUP_CACHE, OPT_BYTES, AT(cache_write_max), 0, 1ll << 50,
+     .hint = "SIZE",
+     .help = "most bytes a day that are written, but for what is used again; 0 = no limit"},
+    {"--cache-readonly", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(cache_readonly),
+     .help = "use what is stored, store nothing"},
+    {"-cram,--cache-ram", NULL, "LLAMA_ARG_CACHE_RAM", OPT_INT64, GROUP_CACHE, 0, AT(cache_ram), -1, 16777216, "auto=-2",
      .hint = "MIB",
-     .help = "memory that keeps conversations which left their slots; 0 = none, -1 = as auto: half of what is left, 8 GiB "
-             "at most"},
+     .help = "memory that keeps conversations which left their slots; -1 = as auto: half of what is left, 8 GiB at most, "
+             "an eighth and 1 GiB where they are on disk too; 0 = none, which leaves no cache where there is no disk"},
 
     /* ── server ── */
     {"--host", NULL, "LLAMA_ARG_HOST", OPT_TEXT, GROUP_SERVER, 0, AT(host), .hint = "ADDRESS",
@@ -311,6 +325,7 @@ static const char *const group_names[GROUP_COUNT][2] = {
     [GROUP_SAMPLING] = {"sampling", "Sampling (what a request that says nothing gets)"},
     [GROUP_CHAT] = {"chat", "Chat"},
     [GROUP_SCHED] = {"scheduling", "Scheduling"},
+    [GROUP_CACHE] = {"cache", "Cache"},
     [GROUP_SERVER] = {"server", "Server"},
     [GROUP_PROCESS] = {"process", "Process and log"},
 };
@@ -353,6 +368,9 @@ void kv_options_defaults(kv_options *o) {
         .slot_prompt_similarity = 0.1,
         .cache_prompt = true,
         .cache_ram = KV_CACHE_RAM_AUTO,
+        .cache_disk = KV_CACHE_DISK_AUTO,
+        .cache_max_age = 30 * 86400,
+        .cache_write_max = 100ll << 30,
         .host = kv_strdup("127.0.0.1"),
         .port = 8080,
         .cors_origins = kv_strdup("localhost"),

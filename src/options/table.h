@@ -25,6 +25,7 @@ typedef enum kv_opt_group {
     GROUP_SAMPLING,
     GROUP_CHAT,
     GROUP_SCHED,
+    GROUP_CACHE,
     GROUP_SERVER,
     GROUP_PROCESS,
     GROUP_COUNT
@@ -36,7 +37,9 @@ enum {
     OPT_ARGV_ONLY = 4, /* not from file or environment: KVASIR_VERSION may well be set for other reasons */
     OPT_NO_SPLIT = 8,  /* a list whose items may contain commas: one item an occurrence */
     OPT_BARE_OK = 16,  /* a TRI whose flag may stand without value and then means on, as llama-server's -fa did */
-    OPT_NOT_IN_FILE = 32
+    OPT_NOT_IN_FILE = 32,
+    OPT_BYTES = 64,   /* a number may have K, M, G or T behind it, powers of 1024 */
+    OPT_SECONDS = 128 /* or s, m, h or d */
 };
 
 typedef struct kv_opt {

@@ -1,4 +1,5 @@
 /* Text to field and back. Every value that enters, from whatever source, enters through kv_opt_set. */
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -119,6 +120,8 @@ void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
     }
     for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++)
         kv_buf_addf(out, "%.*s%s", (int)strcspn(item, "="), item, item[n] == ',' ? ", " : " or ");
+    if (opt->flags & OPT_BYTES) kv_buf_adds(out, "bytes, as a whole number with or without K, M, G or T: ");
+    if (opt->flags & OPT_SECONDS) kv_buf_adds(out, "seconds, as a whole number with or without s, m, h or d: ");
     bool whole = opt->kind != OPT_FLOAT && opt->kind != OPT_DOUBLE;
     kv_buf_addf(out, "a %snumber from %.15g to %.15g", whole ? "whole " : "", opt->min, opt->max);
 }
@@ -136,6 +139,31 @@ static kv_status refuse(kv_error *err, const kv_opt *opt, const char *label, con
     return st;
 }
 
+typedef struct unit {
+    char letter;
+    double factor;
+} unit;
+
+/* The units of an option, the largest first, ended by factor 0. */
+static const unit *units_of(const kv_opt *opt) {
+    static const unit bytes[] = {{'T', 1099511627776.0}, {'G', 1073741824.0}, {'M', 1048576.0}, {'K', 1024.0}, {0, 0}};
+    static const unit seconds[] = {{'d', 86400.0}, {'h', 3600.0}, {'m', 60.0}, {'s', 1.0}, {0, 0}};
+    return opt->flags & OPT_BYTES ? bytes : opt->flags & OPT_SECONDS ? seconds : NULL;
+}
+
+/* Digits and a unit, "20G" or "20g". */
+static bool parse_with_unit(double *out, const kv_opt *opt, const char *value) {
+    const unit *u = units_of(opt);
+    size_t n = strspn(value, "0123456789");
+    if (!u || n == 0 || n > 15 || !value[n]) return false;
+    const char *rest = value + n + 1; /* "20GB" and "20GiB" are the same */
+    bool plain = !*rest || (opt->flags & OPT_BYTES && (strcasecmp(rest, "b") == 0 || strcasecmp(rest, "ib") == 0));
+    if (!plain) return false;
+    while (u->factor > 0 && tolower((unsigned char)u->letter) != tolower((unsigned char)value[n])) u++;
+    *out = strtod(value, NULL) * u->factor; /* strtod ends at the letter; no unit is e or x */
+    return u->factor > 0 && *out >= opt->min && *out <= opt->max;
+}
+
 /* A named number ("auto=-1") or one in the range. A name's number is taken as a number too. */
 static bool parse_number(double *out, const kv_opt *opt, const char *value) {
     size_t n;
@@ -148,6 +176,7 @@ static bool parse_number(double *out, const kv_opt *opt, const char *value) {
         double given = strtod(value, &end);
         if (end != value && *end == 0 && given == named) return *out = named, true;
     }
+    if (parse_with_unit(out, opt, value)) return true;
     if (value[0] == 0 || strspn(value, "+-.0123456789eE") != strlen(value)) return false; /* no hex, inf, nan, blanks */
     if (opt->kind == OPT_FLOAT || opt->kind == OPT_DOUBLE) {
         *out = strtod(value, &end);
@@ -314,6 +343,11 @@ void kv_opt_format(kv_buf *out, const kv_options *o, const kv_opt *opt) {
             return;
         }
     }
+    for (const unit *u = units_of(opt); u && u->factor > 0 && v > 0; u++)
+        if (fmod(v, u->factor) == 0) {
+            kv_buf_addf(out, "%.0f%c", v / u->factor, u->letter);
+            return;
+        }
     if (opt->kind == OPT_FLOAT || opt->kind == OPT_DOUBLE) format_real(out, v, opt->kind == OPT_FLOAT);
     else kv_buf_addf(out, "%.0f", v);
 }

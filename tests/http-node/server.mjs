@@ -138,7 +138,8 @@ class Server {
 export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd } = {}) {
   const child = spawn(program, ['serve', ...args, '--port', '0'], {
     cwd,
-    env: { ...process.env, ...env },
+    // Nothing of a test lands in the user's cache directory; who wants a disk names one.
+    env: { ...process.env, ...(args.includes('--cache-dir') ? {} : { KVASIR_CACHE_DISK: '0' }), ...env },
     stdio: ['ignore', 'inherit', 'pipe'],
   });
   running.add(child);

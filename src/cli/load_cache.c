@@ -1,0 +1,214 @@
+/* cli/load_cache.c: from options and what memory is left to a cache, and to its directory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "cli/load.h"
+#include "os/files.h"
+#include "os/machine.h"
+
+/* llama-server's default; more than that is rarely a conversation that comes back. With a disk the page cache does most
+ * of that, and memory keeps the hottest. */
+#define RAM_MOST       (8192ull << 20)
+#define RAM_MOST_DISK  (1024ull << 20)
+#define RAM_SHARE_DISK 4 /* of half of what is left */
+/* Captures wait here for their hashing, insertion and the disk; it must hold what one prefill brings meanwhile. */
+#define QUEUE_MOST  (1024ull << 20)
+#define QUEUE_LEAST (64ull << 20)
+/* Buffers between disk and engine: some blocks ahead, and the largest group that is needed at once. */
+#define READ_LEAST  (64ull << 20)
+#define READ_BLOCKS 8
+/* --cache-disk auto */
+#define DISK_MOST      (64ull << 30)
+#define DISK_KEEP_FREE (10ull << 30)
+#define DISK_SHARE     10
+#define DISK_TINY      (1ull << 30) /* below this a budget is of no use by itself */
+
+/* ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void describe_bytes(kv_buf *out, uint64_t bytes) {
+    if (bytes >= 10ull << 30) kv_buf_addf(out, "%.0f GiB", (double)bytes / (1 << 30));
+    else if (bytes >= 1ull << 30) kv_buf_addf(out, "%.1f GiB", (double)bytes / (1 << 30));
+    else kv_buf_addf(out, "%.1f MiB", (double)bytes / (1 << 20));
+}
+
+/* Why nothing is kept on such a volume unless it was asked for; NULL: all is well. */
+static const char *unsuitable(const kv_disk_info *d, uint64_t budget) {
+    if (d->memory) return "it lies in memory";
+    if (d->overlay) return "it lies in a container's own layer, which goes with the container";
+    if (d->network) return "it lies on a network file system";
+    if (d->read_only) return "it cannot be written";
+    return budget < DISK_TINY ? "the volume has too little room" : NULL;
+}
+
+/* The nearest folder above that is there. */
+static int disk_of(kv_disk_info *out, const char *dir) {
+    const kv_files *f = kv_files_real();
+    char *path = kv_strdup(dir);
+    int code;
+    while ((code = f->disk(f, path, out)) != 0) {
+        char *slash = strrchr(path, '/');
+        if (!slash || slash == path) break;
+        *slash = '\0';
+    }
+    free(path);
+    return code;
+}
+
+typedef struct disk_plan {
+    kv_buf dir;
+    uint64_t budget, keep_free; /* budget 0: none */
+    bool asked_for;             /* a directory or a size was named */
+} disk_plan;
+
+static void plan_disk(disk_plan *p, const kv_options *opt) {
+    kv_disk_info disk = {0};
+    kv_error err;
+    p->asked_for = opt->cache_dir || opt->cache_disk > 0;
+    if (opt->cache_disk == 0 || (opt->fake && !p->asked_for)) return;
+    if (opt->cache_dir) {
+        kv_buf_adds(&p->dir, opt->cache_dir);
+    } else if (kv_dir_cache(&p->dir, &err) != KV_OK) {
+        KV_WARN("nothing is kept on disk: %s (--cache-dir names a place)", err.message);
+        return;
+    }
+    const char *dir = kv_buf_str(&p->dir);
+    int code = disk_of(&disk, dir);
+    uint64_t tenth = disk.total / DISK_SHARE, budget = tenth < DISK_MOST ? tenth : DISK_MOST;
+    p->keep_free = tenth > DISK_KEEP_FREE ? tenth : DISK_KEEP_FREE;
+    if (opt->cache_disk > 0) {
+        p->budget = (uint64_t)opt->cache_disk;
+        p->keep_free =
+            disk.total / 100; /* who names a size wants it; the volume is not filled to the brim all the same */
+        return;
+    }
+    const char *why = code != 0 ? strerror(-code) : unsuitable(&disk, disk.free > p->keep_free ? budget : 0);
+    if (why && !opt->cache_dir) {
+        KV_INFO("nothing is kept on disk in %s: %s (--cache-dir or --cache-disk SIZE overrides)", dir, why);
+        return;
+    }
+    p->budget = budget > KV_STORE_MIN ? budget : KV_STORE_MIN;
+}
+
+/* A directory that was named must be usable; the platform's own may be what it is. */
+static kv_status open_store(kv_loaded *l, const kv_options *opt, kv_error *err) {
+    disk_plan p = {0};
+    kv_buf size = {0};
+    plan_disk(&p, opt);
+    kv_status st = KV_OK;
+    if (!p.budget) goto done;
+    if (p.budget < KV_STORE_MIN) {
+        st = kv_fail_field(err, "--cache-disk", "--cache-disk: %lld bytes are too few, at least 1M",
+                           (long long)opt->cache_disk);
+        goto done;
+    }
+    st = opt->cache_readonly ? KV_OK : kv_dir_make(kv_buf_str(&p.dir), err);
+    kv_store_config cfg = {.dir = kv_buf_str(&p.dir),
+                           .budget = p.budget,
+                           .keep_free = p.keep_free,
+                           .max_age_s = opt->cache_max_age,
+                           .write_max_day = (uint64_t)opt->cache_write_max,
+                           .read_only = opt->cache_readonly};
+    if (st == KV_OK) st = kv_store_open(&l->store, &cfg, err);
+    if (st != KV_OK && !opt->cache_dir) {
+        KV_WARN("nothing is kept on disk: %s", err->message);
+        st = KV_OK;
+    }
+    if (!l->store) goto done;
+    kv_store_stats stats;
+    kv_store_get_stats(&stats, l->store);
+    describe_bytes(&size, stats.bytes);
+    kv_buf_adds(&size, opt->cache_readonly ? ", read only" : " of ");
+    if (!opt->cache_readonly) describe_bytes(&size, p.budget);
+    KV_INFO("cache on disk: %s, %s in %llu records, not encrypted", kv_buf_str(&p.dir), kv_buf_str(&size),
+            (unsigned long long)stats.records);
+done:
+    kv_buf_free(&p.dir);
+    kv_buf_free(&size);
+    return st;
+}
+
+/* What of this model's cache cannot be used, and which setting made it so. */
+static void tell_unusable(kv_loaded *l) {
+    kv_buf why = {0};
+    kv_error err;
+    if (kv_namespace_report(&why, l->store, &l->ns, NULL, &err) == KV_OK && why.len) KV_WARN("%s", kv_buf_str(&why));
+    kv_buf_free(&why);
+}
+
+static kv_status make_namespace(kv_loaded *l, kv_error *err) {
+    kv_fingerprint f = {0};
+    kv_status st = kv_model_fingerprint(&f, l->model, err);
+    if (st == KV_OK)
+        kv_namespace_init(&l->ns, kv_model_get_info(l->model), kv_engine_get_info(l->engine), &f, l->block);
+    kv_fingerprint_free(&f);
+    return st;
+}
+
+/* ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static uint64_t clamp(uint64_t n, uint64_t least, uint64_t most) {
+    return n < least ? least : n > most ? most : n;
+}
+
+static uint64_t choose_ram(const kv_loaded *l, const kv_options *opt) {
+    uint64_t left = l->plan.bytes_left / 2;
+    if (opt->cache_ram >= 0) return (uint64_t)opt->cache_ram << 20;
+    return l->store ? clamp(left / RAM_SHARE_DISK, 0, RAM_MOST_DISK) : clamp(left, 0, RAM_MOST);
+}
+
+static uint64_t read_buffers(const kv_loaded *l) {
+    const kv_engine_info *e = kv_engine_get_info(l->engine);
+    uint64_t block = (uint64_t)l->block * (e->bytes_per_cell + e->bytes_per_window_cell);
+    uint64_t state = e->bytes_recurrent + (uint64_t)e->n_window * e->bytes_per_window_cell;
+    if (e->memory == KV_MEMORY_WHOLE) state += (uint64_t)e->n_ctx * (e->bytes_per_cell + e->bytes_per_window_cell);
+    uint64_t group = (block + state) + (block + state) / 8 + (1u << 20); /* with the notes of each cell */
+    return READ_LEAST > group + READ_BLOCKS * block ? READ_LEAST : group + READ_BLOCKS * block;
+}
+
+kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
+    const kv_engine_info *info = kv_engine_get_info(l->engine);
+    if (kv_memory_has_window(info->memory) && l->block > info->n_window) {
+        KV_WARN("no cache beside the slots: the model's window of %d tokens is too small for blocks",
+                (int)info->n_window);
+        return KV_OK;
+    }
+    kv_status st = open_store(l, opt, err);
+    if (st != KV_OK) return st;
+    uint64_t ram = choose_ram(l, opt);
+    if (ram == 0 && !l->store) {
+        KV_INFO("no cache beside the slots%s", opt->cache_ram < 0 ? ": no memory is left for it" : " (--cache-ram 0)");
+        return KV_OK;
+    }
+    st = make_namespace(l, err);
+    if (st != KV_OK) return st;
+    l->io = kv_io_new_threads(2, 1);
+    if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
+    kv_cache_config cfg = {.engine = info,
+                           .block = l->block,
+                           .ns = kv_namespace_hash(&l->ns),
+                           .queue_bytes = clamp(l->store ? l->plan.bytes_left / 4 : ram / 8, QUEUE_LEAST, QUEUE_MOST),
+                           .ram_bytes = ram,
+                           .read_bytes = l->store ? read_buffers(l) : 0,
+                           .store = l->store,
+                           .about = kv_namespace_about_text,
+                           .about_ctx = &l->ns,
+                           .io = l->io,
+                           .clock = kv_clock_real(),
+                           .readonly = opt->cache_readonly};
+    st = kv_cache_new(&l->cache, &cfg, err);
+    if (st != KV_OK) return st;
+    if (l->store) {
+        tell_unusable(l);
+        kv_cache_warm(l->cache);
+    }
+    if (ram > 0)
+        KV_INFO("cache in memory: up to %.1f GiB for conversations that left their slots", (double)ram / (1 << 30));
+    return KV_OK;
+}
+
+void kv_load_flush_cache(kv_loaded *l, double seconds) {
+    if (!l->cache) return;
+    uint64_t dropped = kv_cache_flush(l->cache, (int64_t)(seconds * 1e6));
+    if (dropped) KV_WARN("the cache of %llu tokens was not written in time", (unsigned long long)dropped);
+}
