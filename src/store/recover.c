@@ -114,6 +114,13 @@ static void push_head(kv_record_head **list, size_t *n, const kv_record_head *h)
     (*list)[(*n)++] = *h;
 }
 
+/* Of w->path. False: it is not there any more, not ours, or not to be seen, which the walk's status says. */
+static bool stat_entry(walk *w, kv_file_info *info) {
+    int code = w->s->f->stat(w->s->f, w->path.s, info);
+    if (code != 0 && code != -ENOENT) w->status = code;
+    return code == 0 && info->is_mine;
+}
+
 /* Anything else below DIR: counted, left alone. */
 static bool count_entry(void *ctx, const char *name) {
     walk *w = ctx;
@@ -122,9 +129,10 @@ static bool count_entry(void *ctx, const char *name) {
     if (n + 1 + strlen(name) >= sizeof w->path.s) return true;
     w->path.s[n] = '/';
     strcpy(w->path.s + n + 1, name);
-    if (w->s->f->stat(w->s->f, w->path.s, &info) == 0 && info.is_mine) {
+    if (stat_entry(w, &info)) {
         w->sum += info.disk;
-        if (info.is_dir) (void)w->s->f->list(w->s->f, w->path.s, count_entry, w);
+        int status = info.is_dir ? w->s->f->list(w->s->f, w->path.s, count_entry, w) : 0;
+        if (status != 0) w->status = status;
     }
     w->path.s[n] = '\0';
     return true;
@@ -180,7 +188,7 @@ static kv_status read_head(kv_record_head *h, kv_store *s, const char *path, uin
 
 static void record_file(walk *w, const kv_hash *key, kv_record_kind kind, const char *path, const kv_file_info *info) {
     kv_store *s = w->s;
-    kv_record_head h = {.kind = kind, .ns = w->ns, .key = *key}, got;
+    kv_record_head h = {.kind = kind, .ns = w->ns, .key = *key}, got = {0};
     uint32_t i = kv_table_find(&s->table, w->ns, *key, kind);
     if (i != KV_NO_ROW && i < w->n_known) {
         kv_table_row *r = &s->table.rows[i];
@@ -202,7 +210,6 @@ static void record_file(walk *w, const kv_hash *key, kv_record_kind kind, const 
 
 static bool record_entry(void *ctx, const char *name) {
     walk *w = ctx;
-    kv_store *s = w->s;
     kv_file_info info;
     kv_hash key;
     kv_record_kind kind;
@@ -210,7 +217,7 @@ static bool record_entry(void *ctx, const char *name) {
     if (n + 1 + m >= sizeof w->path.s) return true;
     w->path.s[n] = '/';
     strcpy(w->path.s + n + 1, name);
-    if (s->f->stat(s->f, w->path.s, &info) == 0 && info.is_mine) {
+    if (stat_entry(w, &info)) {
         w->sum += info.disk;
         char stem[35] = {0};
         if (m >= 34) memcpy(stem, name, 34);
@@ -235,7 +242,7 @@ static bool sub_entry(void *ctx, const char *name) {
     if (strlen(name) > 64) return true;
     w->path.s[n] = '/';
     strcpy(w->path.s + n + 1, name);
-    if (w->s->f->stat(w->s->f, w->path.s, &info) == 0 && info.is_mine) {
+    if (stat_entry(w, &info)) {
         w->sum += info.disk;
         const char *high = strchr(digits, name[0]), *low = high ? strchr(digits, name[1]) : NULL;
         if (info.is_dir && strlen(name) == 2 && high && low) {
@@ -258,8 +265,7 @@ static bool ns_entry(void *ctx, const char *name) {
     if (strlen(name) != 32 || !kv_hash_from_hex(&w->ns, name)) return count_entry(ctx, name);
     w->path.s[n] = '/';
     strcpy(w->path.s + n + 1, name);
-    if (w->s->f->stat(w->s->f, w->path.s, &info) == 0 && info.is_mine && info.is_dir &&
-        kv_table_ns(&w->ns_number, &w->s->table, w->ns)) {
+    if (stat_entry(w, &info) && info.is_dir && kv_table_ns(&w->ns_number, &w->s->table, w->ns)) {
         w->sum += info.disk;
         kv_ns_dirs *d = kv_store_dirs(w->s, w->ns_number);
         d->own = (uint32_t)info.disk;
@@ -284,8 +290,9 @@ static uint32_t size_of(walk *w, const char *name) {
     kv_path path;
     kv_file_info info;
     kv_store_path(&path, w->s, "%s", name);
-    if (w->s->f->stat(w->s->f, path.s, &info) != 0) return 0;
-    return (uint32_t)info.disk;
+    int code = w->s->f->stat(w->s->f, path.s, &info);
+    if (code != 0 && code != -ENOENT) w->status = code;
+    return code == 0 ? (uint32_t)info.disk : 0;
 }
 
 static void walk_all(walk *w) {

@@ -2,7 +2,7 @@
  * answer equals, token by token, that of the same request alone on an engine of its own. */
 #include <signal.h>
 
-#include "world.h"
+#include "alone.h"
 
 enum { MOST = 8, SIZES = 3 };
 static const int32_t sizes[SIZES] = {256, 512, 1024};
@@ -34,51 +34,6 @@ static void open_worlds(kv_memory_kind kind) {
 static void close_worlds(void) {
     for (int i = 0; i < SIZES; i++) world_close(&alone[i]);
     kv_model_free(together.model);
-}
-
-static request run_alone(world *w, const request *like) {
-    request r;
-    request_init(&r, like->prompt.data, like->prompt.len);
-    r.temperature = like->temperature;
-    r.seed = like->seed;
-    r.params = like->params;
-    r.params.n_stops = 0;
-    r.params.cache_prompt = false;
-    r.params.id_slot = -1;
-    r.params.group = 0;
-    memcpy(r.stops, like->stops, sizeof r.stops);
-    request_submit(&r, w);
-    world_finish(w, &r, 1);
-    return r;
-}
-
-/* The oracle itself is checked against the model's naive one, which knows no cells. */
-static void check_oracle(world *w, const request *r) {
-    if (r->temperature > 0 || r->answer.len == 0) return;
-    kv_tokens naive = {0};
-    kv_fake_reference_greedy(&naive, w->model, r->prompt.data, r->prompt.len, (int32_t)r->answer.len);
-    assert_true(naive.len >= r->answer.len);
-    assert_memory_equal(naive.data, r->answer.data, r->answer.len * sizeof(kv_token));
-    kv_tokens_free(&naive);
-}
-
-static void compare(world *w, const request *r) {
-    request ref = run_alone(w, r);
-    bool cut = r->finish == KV_FINISH_CANCELLED || r->finish == KV_FINISH_ERROR;
-    check_oracle(w, &ref);
-    assert_true(cut ? r->answer.len <= ref.answer.len : r->answer.len == ref.answer.len);
-    if (r->answer.len) assert_memory_equal(r->answer.data, ref.answer.data, r->answer.len * sizeof(kv_token));
-    assert_true(r->text.len <= ref.text.len);
-    if (r->text.len) assert_memory_equal(r->text.data, ref.text.data, r->text.len);
-    if (!cut) {
-        assert_int_equal(r->finish, ref.finish);
-        assert_int_equal(r->text.len, ref.text.len);
-        assert_string_equal(r->stop_word, ref.stop_word);
-        assert_int_equal(r->timings.n_cached + r->timings.n_prompt, r->prompt.len);
-        assert_true(r->timings.n_prompt >= 1);
-        if (!r->params.cache_prompt && !r->params.group) assert_int_equal(r->timings.n_cached, 0);
-    }
-    request_free(&ref);
 }
 
 /* ── a workload ────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -243,7 +198,7 @@ static void one_round(kv_memory_kind kind, uint64_t seed, totals *t) {
     run_workload(&l);
     count(t, &l);
     for (int i = 0; i < l.n; i++) {
-        compare(&alone[size], &l.r[i]);
+        compare_alone(&alone[size], &l.r[i]);
         request_free(&l.r[i]);
     }
     for (int i = 0; i < 3; i++) kv_tokens_free(&l.documents[i]);

@@ -7,8 +7,9 @@
 
 #include "testing.h"
 
+#include "../store/rig.h"
 #include "engine/engine_fake.h"
-#include "sched/sched.h"
+#include "sched/sched_private.h"
 
 static const kv_memory_kind all_kinds[] = {KV_MEMORY_FULL,          KV_MEMORY_WINDOW,    KV_MEMORY_HYBRID,
                                            KV_MEMORY_HYBRID_WINDOW, KV_MEMORY_RECURRENT, KV_MEMORY_WHOLE};
@@ -27,8 +28,11 @@ typedef struct world {
     kv_model *model;
     kv_engine *engine;
     kv_sched *sched;
-    kv_io *io; /* with a cache; its jobs run one a step */
+    kv_io *io; /* with a cache; its jobs run one a step, or with `disk_is_slow` one in so many steps */
     kv_cache *cache;
+    rig *disk; /* NULL: no store */
+    int disk_is_slow, n_steps;
+    bool ran_io; /* in the last step */
     bool owns_model;
 } world;
 
@@ -36,8 +40,9 @@ typedef struct world_params {
     kv_fake_params fake;
     kv_engine_params engine;
     kv_sched_config sched;
-    uint64_t cache_queue, cache_ram; /* bytes; 0 = no cache */
-    uint64_t io_seed;                /* 0 = jobs run in order */
+    uint64_t cache_queue, cache_ram, cache_read; /* bytes; queue 0 = no cache */
+    uint64_t io_seed;                            /* 0 = jobs run in order */
+    rig *disk;                                   /* borrowed; its store is open. NULL: no store */
 } world_params;
 
 static inline kv_status world_inject(void *ctx, uint64_t no) {
@@ -81,11 +86,16 @@ static inline void world_load(world *w, world_params *p) {
     if (kv_model_load_fake(&w->model, &p->fake, &err) != KV_OK) fail_msg("%s", err.message);
 }
 
+static inline int64_t world_seconds(void *ctx) {
+    return kv_now_us(&((world *)ctx)->clock.base) / 1000000;
+}
+
 static inline void world_start(world *w, const world_params *p) {
     kv_error err = {0};
     if (kv_engine_new(&w->engine, w->model, &p->engine, &err) != KV_OK) fail_msg("%s", err.message);
     kv_sched_config cfg = p->sched;
-    if (p->cache_ram) {
+    w->disk = p->disk;
+    if (p->cache_queue) {
         w->io = kv_io_new_inline(p->io_seed);
         kv_cache_config cache = {.engine = kv_engine_get_info(w->engine),
                                  .block = cfg.block,
@@ -93,6 +103,8 @@ static inline void world_start(world *w, const world_params *p) {
                                  .ns = {1, 2},
                                  .queue_bytes = p->cache_queue,
                                  .ram_bytes = p->cache_ram,
+                                 .read_bytes = p->cache_read,
+                                 .store = p->disk ? p->disk->store : NULL,
                                  .io = w->io,
                                  .clock = &w->clock.base};
         if (kv_cache_new(&w->cache, &cache, &err) != KV_OK) fail_msg("%s", err.message);
@@ -101,9 +113,11 @@ static inline void world_start(world *w, const world_params *p) {
     if (kv_sched_new(&w->sched, w->engine, &w->clock.base, &cfg, &err) != KV_OK) fail_msg("%s", err.message);
 }
 
-static inline void world_end(world *w) {
+/* With a store: what waits is written first (flush), or not any more. The store itself stays open. */
+static inline void world_end_with(world *w, bool flush) {
     kv_sched_free(w->sched);
     if (w->cache) {
+        if (w->disk) kv_cache_flush(w->cache, flush ? INT64_MAX / 4 : 0);
         while (kv_io_run_one(w->io)) continue;
         kv_cache_self_check(w->cache);
         kv_cache_free(w->cache);
@@ -114,6 +128,11 @@ static inline void world_end(world *w) {
     kv_engine_free(w->engine);
     w->sched = NULL;
     w->engine = NULL;
+    w->disk = NULL;
+}
+
+static inline void world_end(world *w) {
+    world_end_with(w, true);
 }
 
 static inline void world_open(world *w, world_params *p) {
@@ -131,14 +150,24 @@ static inline bool counts_cells(const world *w) {
     return w->engine->info.memory != KV_MEMORY_RECURRENT;
 }
 
+/* A slot that waits for its stored state: its cells are promised and not in use yet. */
+static inline bool restores(const world *w) {
+    bool any = false;
+    for (int i = 0; i < w->sched->n_slots; i++) any = any || w->sched->slots[i].restoring;
+    return any;
+}
+
 /* One round with every check there is. */
 static inline bool world_step(world *w) {
     bool did = kv_sched_step(w->sched);
     kv_sched_stats stats;
     kv_sched_self_check(w->sched);
     kv_sched_get_stats(&stats, w->sched);
-    if (counts_cells(w)) assert_int_equal(stats.cells_used, kv_fake_cells_used(w->engine));
-    if (w->io && kv_io_run_one(w->io)) did = true;
+    if (counts_cells(w) && restores(w)) assert_true(kv_fake_cells_used(w->engine) <= w->engine->info.n_ctx);
+    else if (counts_cells(w)) assert_int_equal(stats.cells_used, kv_fake_cells_used(w->engine));
+    bool turn = w->disk_is_slow < 2 || ++w->n_steps % w->disk_is_slow == 0;
+    w->ran_io = w->io && (turn || !did) && kv_io_run_one(w->io);
+    if (w->ran_io) did = true;
     if (!did && !kv_sched_idle(w->sched)) {
         kv_buf dump = {0};
         kv_sched_dump(&dump, w->sched);
