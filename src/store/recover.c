@@ -21,20 +21,25 @@ static bool parse_owner(kv_hash *id, const char *name) {
     return (name[32] == '-' || strcmp(name + 32, ".alive") == 0) && kv_hash_from_hex(id, hex);
 }
 
+typedef enum life { DEAD, ALIVE, IN_DOUBT } life;
+
 /* A process lives while it holds the lock on its file. */
-static bool is_alive(void *ctx, kv_hash id) {
-    kv_store *s = ctx;
+static life life_of(kv_store *s, kv_hash id) {
     kv_path path;
     kv_file_info info;
     char hex[33];
-    if (kv_hash_equal(id, s->id)) return true;
+    if (kv_hash_equal(id, s->id)) return ALIVE;
     kv_hash_hex(hex, id);
     kv_store_path(&path, s, "/tmp/%s.alive", hex);
-    if (s->f->stat(s->f, path.s, &info) == -ENOENT) return false;
+    if (s->f->stat(s->f, path.s, &info) == -ENOENT) return DEAD;
     int fd = s->f->lock(s->f, path.s, false);
-    if (fd < 0) return true; /* locked; or in doubt, which is the safe side */
+    if (fd < 0) return fd == -EWOULDBLOCK ? ALIVE : IN_DOUBT;
     s->f->close(s->f, fd);
-    return false;
+    return DEAD;
+}
+
+static bool is_alive(void *ctx, kv_hash id) {
+    return life_of(ctx, id) != DEAD; /* in doubt: the safe side */
 }
 
 typedef struct sharers {
@@ -61,7 +66,8 @@ typedef struct tmp_walk {
     kv_store *s;
     bool markers; /* second round: the .alive files themselves */
     bool dry_run;
-    uint64_t removed, left; /* bytes */
+    uint64_t removed, left; /* bytes; left: not removed, and in nobody's reservation */
+    int status;             /* -errno of what could not be seen */
 } tmp_walk;
 
 static bool clean_tmp_entry(void *ctx, const char *name) {
@@ -69,28 +75,31 @@ static bool clean_tmp_entry(void *ctx, const char *name) {
     kv_path path;
     kv_file_info info;
     kv_hash id;
-    if (!parse_owner(&id, name) || (name[32] == '.') != w->markers || is_alive(w->s, id)) return true;
+    if (!parse_owner(&id, name) || (name[32] == '.') != w->markers) return true;
+    life owner = life_of(w->s, id);
+    if (owner == ALIVE) return true;
     kv_store_path(&path, w->s, "/tmp/%s", name);
-    if (w->s->f->stat(w->s->f, path.s, &info) != 0 || !info.is_mine || !info.is_regular) return true;
-    if (w->dry_run || w->s->f->remove(w->s->f, path.s) == 0) w->removed += info.disk;
+    int code = w->s->f->stat(w->s->f, path.s, &info);
+    if (code != 0 && code != -ENOENT) w->status = code;
+    if (code != 0 || !info.is_mine || !info.is_regular) return true;
+    if (owner == DEAD && (w->dry_run || w->s->f->remove(w->s->f, path.s) == 0)) w->removed += info.disk;
     else w->left += info.disk;
     return true;
 }
 
-static uint64_t clean(kv_store *s, bool dry_run, uint64_t *left) {
-    tmp_walk w = {.s = s, .dry_run = dry_run};
+static void clean(tmp_walk *w) {
     kv_path dir;
-    kv_store_path(&dir, s, "/tmp");
-    (void)s->f->list(s->f, dir.s, clean_tmp_entry, &w);
-    w.markers = true;
-    if (!dry_run && w.left == 0) (void)s->f->list(s->f, dir.s, clean_tmp_entry, &w);
-    *left = w.left;
-    return w.removed;
+    kv_store_path(&dir, w->s, "/tmp");
+    int code = w->s->f->list(w->s->f, dir.s, clean_tmp_entry, w);
+    if (code != 0 && code != -ENOENT) w->status = code;
+    w->markers = true;
+    if (!w->dry_run && w->left == 0 && w->status == 0) (void)w->s->f->list(w->s->f, dir.s, clean_tmp_entry, w);
 }
 
 uint64_t kv_store_clean_tmp(kv_store *s, bool dry_run) {
-    uint64_t left;
-    return clean(s, dry_run, &left);
+    tmp_walk w = {.s = s, .dry_run = dry_run};
+    clean(&w);
+    return w.removed;
 }
 
 /* ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -351,12 +360,13 @@ static void set_pins(walk *w) {
 
 kv_status kv_store_recover(kv_store *s, kv_error *err) {
     walk w = {.s = s, .n_known = s->table.n_slots};
-    uint64_t left = 0;
+    tmp_walk tmp = {.s = s};
     kv_status status = KV_OK;
     w.seen = kv_alloc(w.n_known / 8 + 1);
-    if (!s->cfg.read_only) (void)clean(s, false, &left);
+    if (!s->cfg.read_only) clean(&tmp);
+    w.status = tmp.status;
     walk_all(&w);
-    w.sum += left;
+    w.sum += tmp.left;
     if (w.status != 0) { /* a budget cannot be kept over files that cannot be seen */
         status = kv_store_faulted(s, KV_STORE_FAULT_OPEN, w.status, s->cfg.dir, err);
         goto done;
