@@ -39,6 +39,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     c->policy = (kv_policy){cfg->block, cfg->interval ? cfg->interval
                                                       : kv_policy_interval(cfg->block, state, info->bytes_per_cell)};
     if (cfg->clock == kv_clock_real()) c->wall_offset_s = kv_wall_seconds() - kv_now_us(cfg->clock) / 1000000;
+    c->give_up_at = INT64_MAX;
     c->tree = kv_radix_new(cfg->block);
     kv_pool_init(&c->pool, cfg->queue_bytes, cfg->ram_bytes, cfg->read_bytes);
     pthread_mutex_init(&c->scope_mutex, NULL);

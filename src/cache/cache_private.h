@@ -3,6 +3,7 @@
  *   cache.c    making, freeing, numbers, checks; scopes
  *   insert.c   captured records into the tree; what goes when memory is short
  *   disk.c     scopes from the store into the tree; records written behind, read back, gone
+ *   flush.c    the end: what waits for the disk, the most valuable first
  *   lookup.c   from a prompt to a position and the records that lead there
  *   restore.c  those records into the engine, read from the disk while others compute
  *   trail.c    what a running sequence leaves behind
@@ -49,9 +50,11 @@ struct kv_cache {
     int n_scopes;
     kv_record_list insertions, writes; /* parents before what hangs on them */
     bool inserting, writing;           /* a job is on its way or runs: one at a time keeps the order */
-    bool give_up;                      /* what is not written yet shall not be */
-    pthread_cond_t quiet;              /* nothing waits any more */
-    kv_lookup **hungry;                /* owned; restores that wait for room to read into, in order; each referenced */
+    int64_t give_up_at;       /* what is not written by then shall not be; INT64_MAX: nobody waits for an end */
+    uint64_t tokens_in_hand;  /* of blocks that the writing job took out of `writes` */
+    uint64_t tokens_given_up; /* of blocks that were not written in time */
+    pthread_cond_t quiet;     /* nothing waits any more */
+    kv_lookup **hungry;       /* owned; restores that wait for room to read into, in order; each referenced */
     int n_hungry, cap_hungry;
     kv_cache_stats stats;
 };
@@ -82,6 +85,8 @@ void kv_cache_supersede(kv_cache *c, kv_radix_node *node); /* a longer block hol
 /* disk.c; I/O threads. All do nothing without a store. */
 void kv_cache_load_scope(kv_cache *c, kv_hash ns); /* its records on disk into the tree, once */
 void kv_cache_write_later(kv_cache *c, kv_record *r);
+/* Tokens whose cells the record holds: those of a block, else 0. */
+uint64_t kv_cache_block_tokens(const kv_record *r);
 void kv_cache_gone(void *cache, const kv_record_head *head); /* kv_store_on_gone */
 /* kv_radix_tokens_fn over memory and disk. A record that turns out to be damaged or missing is forgotten. */
 bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out);

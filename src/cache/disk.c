@@ -14,6 +14,9 @@
 
 /* One commit: many small records share an fsync, and a stream of large ones is on disk within about a second. */
 #define GROUP_BYTES (64u << 20)
+/* At the end groups are small, so that what a commit syncs when the time is up is soon done. */
+#define LAST_GROUP_BYTES (4u << 20)
+#define LAST_GROUP       8
 /* Uses, the making not counted, from which on a path is worth a write although the day's are used up. */
 #define HITS_WANTED 0.5
 #define GC_EVERY_S  600
@@ -304,6 +307,9 @@ static void settle(kv_cache *c, kv_record *r, kv_status status) {
     } else if (ours) {
         c->stats.n_not_written++;
     }
+    uint64_t tokens = kv_cache_block_tokens(r);
+    c->tokens_in_hand -= tokens;
+    if (status == KV_CANCELLED) c->tokens_given_up += tokens;
     pthread_mutex_unlock(&c->mutex);
     kv_record_unref(drop);
     if (ours && status == KV_OK && (slot == KV_RADIX_BLOCK || slot == KV_RADIX_WINDOW)) kv_cache_supersede(c, node);
@@ -314,16 +320,26 @@ static void settle(kv_cache *c, kv_record *r, kv_status status) {
 static void gather(group *g, kv_cache *c) {
     uint64_t bytes = 0;
     pthread_mutex_lock(&c->mutex);
-    while (g->n < KV_STORE_GROUP_MAX && c->writes.first && (g->n == 0 || bytes < GROUP_BYTES)) {
+    bool ends = c->give_up_at != INT64_MAX;
+    int most = ends ? LAST_GROUP : KV_STORE_GROUP_MAX;
+    while (g->n < most && c->writes.first && (g->n == 0 || bytes < (ends ? LAST_GROUP_BYTES : GROUP_BYTES))) {
         bytes += c->writes.first->counted;
-        g->status[g->n] = c->give_up ? KV_CANCELLED : KV_OK;
+        c->tokens_in_hand += kv_cache_block_tokens(c->writes.first);
         g->records[g->n++] = kv_cache_pop(&c->writes);
     }
     if (!g->n) {
         c->writing = false;
-        if (!c->inserting) pthread_cond_broadcast(&c->quiet);
+        pthread_cond_broadcast(&c->quiet);
     }
     pthread_mutex_unlock(&c->mutex);
+}
+
+/* Past the moment until which a flush may write. */
+static bool time_is_up(kv_cache *c) {
+    pthread_mutex_lock(&c->mutex);
+    int64_t at = c->give_up_at;
+    pthread_mutex_unlock(&c->mutex);
+    return at != INT64_MAX && kv_now_us(c->cfg.clock) >= at;
 }
 
 static void collect_garbage(kv_cache *c) {
@@ -341,7 +357,7 @@ static void write_some(void *cache) {
     if (!g.n) return;
     int n_written = 0;
     for (int i = 0; i < g.n; i++) {
-        if (g.status[i] == KV_OK) g.status[i] = write_one(c, g.records[i]);
+        g.status[i] = time_is_up(c) ? KV_CANCELLED : write_one(c, g.records[i]);
         n_written += g.status[i] == KV_OK;
     }
     if (n_written) kv_store_commit(c->cfg.store, committed, &g, NULL);
@@ -357,43 +373,4 @@ void kv_cache_write_later(kv_cache *c, kv_record *r) {
     c->writing = true;
     pthread_mutex_unlock(&c->mutex);
     if (start) kv_io_submit(c->cfg.io, KV_IO_WRITE, write_some, c);
-}
-
-/* ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────── */
-
-/* Tokens of the blocks that still wait (what hangs on them is lost with them). */
-static uint64_t unwritten(kv_cache *c) {
-    uint64_t tokens = 0;
-    const kv_record_list *const lists[] = {&c->insertions, &c->writes};
-    for (int i = 0; i < 2; i++)
-        for (const kv_record *r = lists[i]->first; r; r = r->next)
-            if (r->head.kind == KV_RECORD_BLOCK) tokens += (uint64_t)(r->head.e - r->head.q);
-    return tokens;
-}
-
-uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us) {
-    int64_t until = kv_now_us(c->cfg.clock) + timeout_us;
-    if (!c->cfg.store) return 0;
-    pthread_mutex_lock(&c->mutex);
-    while (c->inserting || c->writing) {
-        int64_t left = until - kv_now_us(c->cfg.clock);
-        if (left <= 0) break;
-        if (kv_io_is_inline(c->cfg.io)) {
-            pthread_mutex_unlock(&c->mutex);
-            bool ran = kv_io_run_one(c->cfg.io);
-            pthread_mutex_lock(&c->mutex);
-            if (!ran) break;
-            continue;
-        }
-        struct timespec at;
-        clock_gettime(CLOCK_REALTIME, &at);
-        int64_t ns = at.tv_nsec + left % 1000000 * 1000;
-        at.tv_sec += left / 1000000 + ns / 1000000000;
-        at.tv_nsec = ns % 1000000000;
-        pthread_cond_timedwait(&c->quiet, &c->mutex, &at);
-    }
-    uint64_t dropped = unwritten(c);
-    c->give_up = true;
-    pthread_mutex_unlock(&c->mutex);
-    return dropped;
 }

@@ -189,7 +189,7 @@ static void insert_all(void *cache) {
         kv_record *r = kv_cache_pop(&c->insertions);
         if (!r) {
             c->inserting = false;
-            if (!c->writing) pthread_cond_broadcast(&c->quiet);
+            pthread_cond_broadcast(&c->quiet);
         }
         pthread_mutex_unlock(&c->mutex);
         if (!r) return;

@@ -22,6 +22,7 @@ typedef struct world {
     int n_vocab;
     uint64_t rng;
     bool may_fail;         /* restores, since files are made to */
+    double us_per_token;   /* what computing one is said to have taken; 0 = 100 */
     int n_failed;          /* restores that did */
     kv_miss failure;       /* the last one's reason */
     int32_t n_ram, n_disk; /* of the last request */
@@ -147,7 +148,7 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
         }
         decode(w, seq, tokens, pos, e);
         pos = e;
-        kv_trail_advance(t, &w->state, seq, tokens, pos, n_prompt, 100);
+        kv_trail_advance(t, &w->state, seq, tokens, pos, n_prompt, w->us_per_token > 0 ? w->us_per_token : 100);
         if (rnd(w, 4) == 0) kv_io_run_one(w->io);
         if (pos == n_prompt) assert_logits(w, tokens, n_prompt);
     }

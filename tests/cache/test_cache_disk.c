@@ -179,6 +179,61 @@ static void a_damaged_record_is_a_miss(void **state) {
     }
 }
 
+/* ── the end on a slow disk ── */
+
+static world *slow_world;
+static const kv_files *fast_files;
+
+static int64_t write_slowly(const kv_files *self, int fd, const void *src, size_t n, uint64_t offset) {
+    slow_world->clock.us += 10000;
+    return fast_files->write_at(self, fd, src, n, offset);
+}
+
+/* Of two conversations the queue is full of, the one that took long to compute is written, from its beginning on; the
+ * flush ends in time, and says how much of the other is lost. */
+static void a_flush_writes_the_most_valuable_first(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++) {
+        world w;
+        rig r;
+        open_with_disk(&w, &r, kind, 1, LARGE, 0, LARGE, LARGE, false);
+        kv_files slow = *r.cfg.files;
+        fast_files = r.cfg.files;
+        slow_world = &w;
+        kv_token cheap[MAX], dear[MAX];
+        fill(cheap, 0, MAX, 7);
+        fill(dear, 0, MAX, 8);
+        kv_lookup_result res;
+        begin_anew(&w, false, false);
+        kv_cache_free(w.cache);
+        kv_store_close(r.store);
+        slow.write_at = write_slowly;
+        r.cfg.files = &slow;
+        open_store(&w);
+        kv_error err = {0};
+        check(kv_cache_new(&w.cache, &w.cfg, &err), &err);
+        w.us_per_token = 1000;
+        serve(&w, "", cheap, 321, 322, &res);
+        w.us_per_token = 50000;
+        serve(&w, "", dear, 161, 162, &res);
+        kv_cache_stats before, after;
+        kv_cache_get_stats(&before, w.cache);
+        int64_t began = w.clock.us;
+        uint64_t dropped = kv_cache_flush(w.cache, 1200000);
+        assert_true(w.clock.us - began <= 1200000 + 200000); /* and the last commit's writes */
+        kv_cache_get_stats(&after, w.cache);
+        assert_true(after.n_written > before.n_written);
+        if (dropped < 100 || dropped > 322) fail_msg("kind %d: %llu tokens dropped", kind, (unsigned long long)dropped);
+        settle(&w);
+        begin_anew(&w, false, false);
+        int rest = serve(&w, "", dear, 161, 162, &res);
+        if (rest != 1) fail_msg("kind %d: %d tokens of the valuable conversation were computed", kind, rest);
+        assert_true(serve(&w, "", cheap, 321, 322, &res) > 100);
+        rig_check(&r);
+        close_world(&w);
+    }
+}
+
 /* Conversations that branch and go on, small budgets, restarts, crashes, faults, I/O in any order: always right. */
 static void random_conversations(void **state) {
     (void)state;
@@ -251,6 +306,7 @@ int main(void) {
         cmocka_unit_test(memory_goes_before_disk),
         cmocka_unit_test(reading_keeps_to_its_budget),
         cmocka_unit_test(a_damaged_record_is_a_miss),
+        cmocka_unit_test(a_flush_writes_the_most_valuable_first),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
