@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz bench lint format install uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz bench parity lint format install uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -40,6 +40,10 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 
 bench: all ## prefill and decode over HTTP against a bare llama_decode loop
 	@scripts/bench.sh
+
+parity: ## how far restored runs are from uninterrupted ones, into docs/parity.md
+	@$(call build,release,$(configured),parity)
+	@scripts/parity.sh build
 
 lint: ## clang-format, clang-tidy, module dependencies, shellcheck
 	@cmake --preset release $(configured) > /dev/null
