@@ -90,12 +90,13 @@ static void some_fault(soak *k) {
 /* What is above the budget since the start, because it could not be removed then, may only become less. After a power
  * cut, which may have brought removed files back, the next opening sees to it. */
 static void check_disk(soak *k) {
-    if (!k->store_is_open || kv_files_faulty_crashed(k->disk.faulty)) return;
+    if (!k->store_is_open) return;
     rig *r = &k->disk;
     kv_store_stats stats;
-    uint64_t there = watch_bytes(k->watch), budget = r->cfg.budget;
     kv_store_check(r->store);
-    kv_store_get_stats(&stats, r->store);
+    kv_store_get_stats(&stats, r->store); /* reads the accounts: this too may meet the power cut */
+    if (kv_files_faulty_crashed(r->faulty)) return;
+    uint64_t there = watch_bytes(k->watch), budget = r->cfg.budget;
     if (there > k->watch->allowed || there > stats.bytes) there = watch_bytes(k->watch);
     if (there > k->watch->allowed || there > stats.bytes)
         fail_msg("%llu bytes there, %llu believed, %llu allowed", (unsigned long long)there,
