@@ -184,6 +184,13 @@ static void prepare(kv_sched *s, kv_gen *g) {
     g->run.match = kv_alloc((size_t)s->n_slots * sizeof *g->run.match);
 }
 
+static void forget_look_ups(kv_gen *const *gens, int n) {
+    for (int i = 0; i < n; i++) {
+        kv_lookup_free(gens[i]->run.lookup);
+        gens[i]->run.lookup = NULL;
+    }
+}
+
 kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err) {
     for (int i = 0; i < n; i++) {
         kv_status status = check_gen(s, gens[i], n, err);
@@ -191,6 +198,12 @@ kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err
     }
     pthread_mutex_lock(&s->mutex);
     kv_status status = check_room(s, n, err);
+    pthread_mutex_unlock(&s->mutex);
+    if (status != KV_OK) return status;
+    /* Not under the mutex: they take the cache's, under which they wake us, so it comes first in the order. */
+    for (int i = 0; i < n; i++) kv_sched_look_up(s, gens[i]);
+    pthread_mutex_lock(&s->mutex);
+    status = check_room(s, n, err); /* others came meanwhile */
     if (status != KV_OK) goto done;
     if (s->n_inbox + n > s->inbox_room) {
         s->inbox_room = s->n_inbox + n + 16;
@@ -203,7 +216,6 @@ kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err
         g->run.twins = g->group ? g->run.id : 0;
         for (int k = 0; k < i; k++)
             if (same_prompt(g, gens[k])) g->run.twins = gens[k]->run.twins;
-        kv_sched_look_up(s, g);
         kv_gen_ref(g);
         s->inbox[s->n_inbox++] = g;
     }
@@ -211,6 +223,7 @@ kv_status kv_sched_submit(kv_sched *s, kv_gen *const *gens, int n, kv_error *err
     pthread_cond_signal(&s->work);
 done:
     pthread_mutex_unlock(&s->mutex);
+    if (status != KV_OK) forget_look_ups(gens, n); /* who tries again later looks again */
     return status;
 }
 

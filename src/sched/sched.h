@@ -20,7 +20,7 @@
  * the work is done, or the stall bound is learned from wrong figures.
  *
  * Thread rule: kv_sched_new, _step, _run, _dump, _self_check and _free: the engine thread. Everything else: any thread.
- * Lock order: the scheduler's mutex, then a generation's.
+ * Lock order: the cache's mutex (it wakes us under it), the scheduler's, then a generation's.
  */
 #ifndef KV_SCHED_SCHED_H
 #define KV_SCHED_SCHED_H
