@@ -1,20 +1,21 @@
 # Every chore of the project; `make help` lists them. What they need is installed by scripts/setup.sh.
 #
 # Variables: PREFIX, DESTDIR (install), JOBS, WERROR=ON (warnings are errors), CMAKE_ARGS (more -D… for the release
-# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS.
+# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS, OPERATIONS (soak).
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 WERROR ?= OFF
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
+OPERATIONS ?= 1000000
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 
 # $(call build,preset,arguments,targets): configure (quietly: a second or less when nothing changed) and build.
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz bench parity lint format install uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz soak bench parity lint format install uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -37,6 +38,10 @@ tsan: ## the tests on the fake engine under the thread sanitizer
 
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+soak: ## OPERATIONS (1000000) random operations on the fake engine, every file call failing once
+	@$(call build,release,$(configured),test_sched_soak test_cache_faults)
+	@scripts/soak.sh $(OPERATIONS)
 
 bench: all ## prefill and decode over HTTP against a bare llama_decode loop
 	@scripts/bench.sh

@@ -77,8 +77,12 @@ static void measure_index(kv_accounts *a) {
     for (int i = 0; i < 3 && a->index[i]; i++) {
         int status = a->files->stat(a->files, a->index[i], &info);
         if (status == 0) sum += info.disk;
-        else if (status != -ENOENT) return; /* what was last seen stands */
+        else if (status != -ENOENT) {
+            a->index_unseen = true; /* what was last seen stands */
+            return;
+        }
     }
+    a->index_unseen = false;
     a->index_bytes = sum;
 }
 
@@ -263,6 +267,14 @@ uint64_t kv_accounts_over(kv_accounts *a) {
     uint64_t over = transact(a, above, NULL);
     pthread_mutex_unlock(&a->mutex);
     return over;
+}
+
+bool kv_accounts_index_may_grow(kv_accounts *a) {
+    uint64_t over = kv_accounts_over(a);
+    pthread_mutex_lock(&a->mutex);
+    bool yes = !over && !a->index_unseen;
+    pthread_mutex_unlock(&a->mutex);
+    return yes;
 }
 
 static uint64_t new_day(kv_accounts *a, const void *arg) {

@@ -39,6 +39,7 @@ typedef struct kv_accounts {
     uint64_t stored, reserved_by_others, reserved, index_bytes, written;
     int64_t stored_delta, written_delta, day;
     uint64_t n_faults;
+    bool index_unseen; /* its files could not be measured the last time */
 } kv_accounts;
 
 void kv_accounts_init(kv_accounts *a, const kv_files *files, const char *dir, uint64_t budget, kv_hash id, bool shared);
@@ -58,6 +59,8 @@ uint64_t kv_accounts_take(kv_accounts *a, uint64_t n);
 /* Give n reserved bytes back; `stored` grows by stored_delta (which may be negative), today's written bytes by written. */
 void kv_accounts_settle(kv_accounts *a, uint64_t n, int64_t stored_delta, uint64_t written);
 uint64_t kv_accounts_over(kv_accounts *a); /* bytes above the budget now, the index's room counted; 0 mostly */
+/* Room for one more change of the index: there is some, and how large its files are is known. */
+bool kv_accounts_index_may_grow(kv_accounts *a);
 typedef struct kv_accounts_view {
     uint64_t stored, reserved, index, written_today;
 } kv_accounts_view;

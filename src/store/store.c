@@ -57,7 +57,7 @@ void kv_store_index_put(kv_store *s, kv_index_row *rows, size_t n) {
     qsort(rows, n, sizeof *rows, by_key); /* neighbours share pages */
     for (size_t at = 0; s->index && at < n;) {
         size_t part = n - at < rows_a_change(s) ? n - at : rows_a_change(s);
-        if (kv_accounts_over(&s->acc) > 0) break; /* no room to grow: the rows are found at the next start */
+        if (!kv_accounts_index_may_grow(&s->acc)) break; /* no room to grow: the rows are found at the next start */
         kv_status status = kv_index_put(s->index, rows + at, part, &err);
         if (status != KV_OK) {
             index_failed(s, status, &err);
@@ -76,7 +76,7 @@ void kv_store_index_remove(kv_store *s, const kv_index_row *rows, size_t n) {
     pthread_mutex_lock(&s->index_mutex);
     for (size_t at = 0; s->index && at < n;) {
         size_t part = n - at < rows_a_change(s) ? n - at : rows_a_change(s);
-        if (kv_accounts_over(&s->acc) > 0) break; /* a row without a file goes at the next start */
+        if (!kv_accounts_index_may_grow(&s->acc)) break; /* a row without a file goes at the next start */
         kv_status status = kv_index_remove(s->index, rows + at, part, &err);
         if (status != KV_OK) {
             index_failed(s, status, &err);

@@ -96,11 +96,13 @@ static void check_disk(soak *k) {
     kv_store_check(r->store);
     kv_store_get_stats(&stats, r->store); /* reads the accounts: this too may meet the power cut */
     if (kv_files_faulty_crashed(r->faulty)) return;
-    uint64_t there = watch_bytes(k->watch), budget = r->cfg.budget;
-    if (there > k->watch->allowed || there > stats.bytes) there = watch_bytes(k->watch);
-    if (there > k->watch->allowed || there > stats.bytes)
+    uint64_t there = watch_bytes(k->watch), budget = r->cfg.budget, believed = stats.bytes;
+    /* Of an index whose files cannot be measured the last size stands; its next change has room of its own. */
+    if (k->files_failed && budget >= KV_STORE_INDEX_MIN) believed += 512 << 10;
+    if (there > k->watch->allowed || there > believed) there = watch_bytes(k->watch);
+    if (there > k->watch->allowed || there > believed)
         fail_msg("%llu bytes there, %llu believed, %llu allowed", (unsigned long long)there,
-                 (unsigned long long)stats.bytes, (unsigned long long)k->watch->allowed);
+                 (unsigned long long)believed, (unsigned long long)k->watch->allowed);
     k->watch->allowed = there > budget ? there : budget;
     if (there > k->t->most_bytes) k->t->most_bytes = there;
 }
