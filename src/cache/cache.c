@@ -29,6 +29,9 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     if (cfg->block < 1 || (window && cfg->block > info->n_window))
         return kv_fail(err, KV_INVALID, "a cache with blocks of %d tokens and a window of %d", (int)cfg->block,
                        (int)info->n_window);
+    if (cfg->exact_chunk % cfg->block)
+        return kv_fail(err, KV_INVALID, "exact chunks of %d tokens are no multiple of blocks of %d",
+                       (int)cfg->exact_chunk, (int)cfg->block);
     kv_cache *c = kv_alloc(sizeof *c);
     c->cfg = *cfg;
     c->cfg.engine = NULL;
@@ -36,8 +39,9 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     c->window = window ? info->n_window : 0;
     c->window_is_chunked = info->window_is_chunked;
     uint64_t state = info->bytes_recurrent + (uint64_t)c->window * info->bytes_per_window_cell;
-    c->policy = (kv_policy){cfg->block, cfg->interval ? cfg->interval
-                                                      : kv_policy_interval(cfg->block, state, info->bytes_per_cell)};
+    c->policy = (kv_policy){cfg->block,
+                            cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell),
+                            .exact_chunk = cfg->exact_chunk};
     if (cfg->clock == kv_clock_real()) c->wall_offset_s = kv_wall_seconds() - kv_now_us(cfg->clock) / 1000000;
     c->give_up_at = INT64_MAX;
     c->tree = kv_radix_new(cfg->block);

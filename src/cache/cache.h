@@ -40,6 +40,7 @@ typedef struct kv_trail kv_trail;
     X(NOT_STORED, "the prompt matches further, but these cells were evicted or never stored")                          \
     X(DAMAGED, "a stored record was damaged and was set aside")                                                        \
     X(IO_ERROR, "a stored record could not be read")                                                                   \
+    X(EXACT, "the prompt matches further, but exact answers resume only where a cold run's chunk ends")                \
     X(CHEAPER, "computing was cheaper than restoring")                                                                 \
     X(DISABLED, "the request or the server asked not to use the cache")                                                \
     X(NO_MEMORY, "there was no memory to restore into")                                                                \
@@ -66,6 +67,7 @@ typedef struct kv_cache_config {
     char *(*about)(void *ctx, const char *scope);
     void *about_ctx;
     int32_t interval;      /* 0 = by kv_policy_interval */
+    int32_t exact_chunk;   /* --exact: the prefill chunk, a multiple of block; 0 = off (policy.h) */
     kv_io *io;             /* borrowed; outlives the cache */
     const kv_clock *clock; /* borrowed */
     bool readonly;         /* capture nothing */

@@ -148,7 +148,7 @@ static int32_t window_start(const kv_cache *c, int32_t P) {
 /* The largest P ≤ limit whose window parts are all there. A block that lacks its part can only lie outside. */
 static int32_t windowed(const kv_lookup *l, const sight *s, int32_t limit) {
     const kv_cache *c = l->cache;
-    int32_t block = c->cfg.block, P = limit;
+    int32_t block = c->cfg.block, P = kv_policy_resumes(&c->policy, limit);
     while (P > 0) {
         int32_t missing = -1;
         for (int32_t q = (P - 1) / block * block; q >= 0 && q + block > window_start(c, P); q -= block) {
@@ -157,7 +157,7 @@ static int32_t windowed(const kv_lookup *l, const sight *s, int32_t limit) {
             break;
         }
         if (missing < 0) return P;
-        P = missing;
+        P = kv_policy_resumes(&c->policy, missing);
     }
     return 0;
 }
@@ -235,6 +235,7 @@ static kv_miss why(const kv_lookup *l, const sight *s, int32_t match, int32_t li
     if (l->result.position == match)
         return s->match.n_path == 0 && !s->match.candidate ? KV_MISS_EMPTY : KV_MISS_DIVERGED;
     if (reach < match && reach < limit) return KV_MISS_NOT_STORED;
+    if (c->policy.exact_chunk) return KV_MISS_EXACT;
     return kv_state_has_windows(c->memory)       ? KV_MISS_NO_WINDOW
            : kv_state_has_checkpoints(c->memory) ? KV_MISS_NO_CHECKPOINT
                                                  : KV_MISS_DIVERGED;
@@ -250,7 +251,7 @@ static void plan(kv_lookup *l) {
         int32_t reach = kv_state_has_blocks(c->memory) ? covered(l, &s, limit) : limit;
         if (kv_state_has_windows(c->memory)) res->position = windowed(l, &s, reach);
         else if (kv_state_has_checkpoints(c->memory)) res->position = plan_checkpoint(l, &s, limit);
-        else res->position = reach;
+        else res->position = kv_policy_resumes(&c->policy, reach);
         bool ok =
             kv_state_has_blocks(c->memory) ? take_blocks(l, &s, res->position) : path_matches(l, &s, res->position);
         res->n_match = match;

@@ -82,6 +82,10 @@ void kv_namespace_init(kv_namespace *out, const kv_model_info *model, const kv_e
              KV_NAMESPACE_LAYOUT);
 }
 
+void kv_namespace_add(kv_namespace *ns, const char *name, const char *value) {
+    add_text(ns, name, value);
+}
+
 void kv_namespace_free(kv_namespace *ns) {
     for (int i = 0; i < ns->n_parts; i++) free(ns->part[i].value);
     free(ns->model);

@@ -50,6 +50,8 @@ typedef struct kv_namespace {
 /* Everything is copied. */
 void kv_namespace_init(kv_namespace *out, const kv_model_info *model, const kv_engine_info *engine,
                        const kv_fingerprint *fingerprint, int32_t block);
+/* One more part, before the hash is taken. name: static. */
+void kv_namespace_add(kv_namespace *ns, const char *name, const char *value);
 void kv_namespace_free(kv_namespace *ns);
 
 /* The base hash: kv_cache_config.ns. */

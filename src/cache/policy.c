@@ -4,11 +4,15 @@
 
 bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt) {
     if (P <= 0) return false;
+    if (p->exact_chunk) { /* the last full chunk, and the first one behind each interval */
+        bool edge = P % p->exact_chunk == 0 && P < n_prompt;
+        return edge && (P + p->exact_chunk > n_prompt - 1 || P / p->interval != (P - p->exact_chunk) / p->interval);
+    }
     return P == n_prompt - 1 || (P < n_prompt && P % p->interval == 0);
 }
 
 int32_t kv_policy_next(const kv_policy *p, int32_t pos, int32_t n_prompt) {
-    int32_t next = (pos / p->interval + 1) * p->interval;
+    int32_t next = p->exact_chunk ? n_prompt : (pos / p->interval + 1) * p->interval;
     if (pos < n_prompt - 1 && next > n_prompt - 1) next = n_prompt - 1;
     return next < n_prompt ? next : n_prompt;
 }

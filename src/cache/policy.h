@@ -15,9 +15,16 @@
 #include <stdint.h>
 
 typedef struct kv_policy {
-    int32_t block;    /* B */
-    int32_t interval; /* tokens between kept positions in long prompts, a multiple of B */
+    int32_t block;       /* B */
+    int32_t interval;    /* tokens between kept positions in long prompts, a multiple of B */
+    int32_t exact_chunk; /* C, a multiple of B, or 0. Then nothing is kept, and nothing resumed, but where a chunk of a
+                          * cold run ends, whatever the prompt: at multiples of C before its last token */
 } kv_policy;
+
+/* The largest position ≤ P that a restore may end at, as far as chunks are concerned. */
+static inline int32_t kv_policy_resumes(const kv_policy *p, int32_t P) {
+    return p->exact_chunk ? P / p->exact_chunk * p->exact_chunk : P;
+}
 
 /* True when position P (of a prompt of n_prompt tokens; the answer lies behind it) is one to come back to. */
 bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt);

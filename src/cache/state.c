@@ -1,5 +1,6 @@
 #include "cache/state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 bool kv_state_has_blocks(kv_memory_kind kind) {
@@ -110,6 +111,44 @@ kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_
     if (status == KV_OK && !kv_engine_holds(s->engine, seq, P))
         status = kv_fail(err, KV_ENGINE, "a sequence restored to %d came out as positions %d to %d", P,
                          kv_engine_pos_min(s->engine, seq), kv_engine_pos_max(s->engine, seq));
+    if (status != KV_OK) kv_engine_seq_rm(s->engine, seq, -1, -1);
+    return status;
+}
+
+/* Window parts of [first, P), put back one by one: the first replaces what the sequence has, the others join it. */
+static kv_status repack_parts(kv_state *s, kv_seq seq, kv_pos first, kv_pos P, int32_t block, kv_error *err) {
+    kv_status status = KV_OK;
+    int n = (int)((P - first + block - 1) / block);
+    kv_buf *parts = kv_alloc((size_t)n * sizeof *parts);
+    for (int i = 0; i < n && status == KV_OK; i++) {
+        kv_pos q = first + i * block, e = q + block < P ? q + block : P;
+        kv_engine_seq_cp(s->engine, seq, s->scratch, q, e);
+        status = get(&parts[i], s, s->scratch, KV_STATE_PARTIAL, err);
+        kv_engine_seq_rm(s->engine, s->scratch, -1, -1);
+    }
+    for (int i = 0; i < n && status == KV_OK; i++) {
+        kv_pos q = first + i * block, e = q + block < P ? q + block : P;
+        status = set(s, i ? s->scratch : seq, parts[i].data, parts[i].len, KV_STATE_PARTIAL, err);
+        if (i && status == KV_OK) kv_engine_seq_cp(s->engine, s->scratch, seq, q, e);
+        if (i) kv_engine_seq_rm(s->engine, s->scratch, -1, -1);
+    }
+    for (int i = 0; i < n; i++) kv_buf_free(&parts[i]);
+    free(parts);
+    return status;
+}
+
+kv_status kv_state_repack(kv_state *s, kv_seq seq, kv_pos P, int32_t block, kv_error *err) {
+    kv_status status = KV_OK;
+    if (s->memory == KV_MEMORY_WINDOW) {
+        status = repack_parts(s, seq, kv_state_window_start(s, P) / block * block, P, block, err);
+    } else if (s->memory == KV_MEMORY_HYBRID_WINDOW) { /* here a restore puts all of it at once */
+        kv_buf whole = {0};
+        status = get(&whole, s, seq, KV_STATE_PARTIAL, err);
+        if (status == KV_OK) status = set(s, seq, whole.data, whole.len, KV_STATE_PARTIAL, err);
+        kv_buf_free(&whole);
+    }
+    if (status == KV_OK && !kv_engine_holds(s->engine, seq, P))
+        status = kv_fail(err, KV_ENGINE, "a window laid anew at %d is not whole", P);
     if (status != KV_OK) kv_engine_seq_rm(s->engine, seq, -1, -1);
     return status;
 }

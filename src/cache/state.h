@@ -63,4 +63,9 @@ kv_status kv_state_put(kv_state *s, kv_seq seq, const void *block, size_t n_bloc
 kv_status kv_state_finish(kv_state *s, kv_seq seq, const void *checkpoint, size_t n_checkpoint, kv_pos P,
                           kv_error *err);
 
+/* Lays the window cells of a sequence that holds [0, P), alone in the engine, the way a restore lays them: sums over
+ * cells then run in the same order, to the last bit. Nothing to do for memories without windows. On failure the sequence
+ * is empty. */
+kv_status kv_state_repack(kv_state *s, kv_seq seq, kv_pos P, int32_t block, kv_error *err);
+
 #endif

@@ -93,6 +93,7 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
     bool whole = kind == KV_RECORD_WHOLE;
     kv_record_head head = {
         .kind = kind,
+        .canonical = t->cache->policy.exact_chunk > 0,
         .ns = kv_radix_key(t->root),
         .key = key,
         .parent = t->edge_key,
@@ -196,6 +197,9 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
                       double us_per_token) {
     kv_cache *c = t->cache;
     if (c->cfg.readonly || n == 0) return;
+    /* What was computed in other shapes than any cold run's is of no use there. */
+    int32_t chunk = c->policy.exact_chunk;
+    if (chunk && (n % chunk || n >= n_prompt)) return;
     t->us_per_token = us_per_token;
     capture_blocks(t, state, seq, tokens, n);
     t->seen = n;
@@ -204,11 +208,17 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
     if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
 }
 
+/* What is not kept now lies behind every later position's window: an idle sequence holds no room in the queue. */
+static void keep_last_windows(kv_trail *t, const kv_state *state, int32_t n) {
+    keep_windows(t, state, n);
+    let_go(t);
+}
+
 void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
     kv_cache *c = t->cache;
-    if (c->cfg.readonly || n == 0) return;
+    if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) return;
     capture_blocks(t, state, seq, tokens, n);
     if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n, n)) count_dropped(c);
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
-    if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
+    if (kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
 }

@@ -128,7 +128,7 @@ static void engine_params(kv_loaded *l, const kv_options *opt) {
     kv_engine_params *p = &l->params;
     const kv_model_info *m = kv_model_get_info(l->model);
     kv_engine_params_defaults(p);
-    p->n_slots = opt->n_parallel > 0 ? (int32_t)opt->n_parallel : m->n_window > 0 ? 2 : 4;
+    p->n_slots = opt->exact ? 1 : opt->n_parallel > 0 ? (int32_t)opt->n_parallel : m->n_window > 0 ? 2 : 4;
     p->n_threads = opt->threads > 0 ? (int32_t)opt->threads : kv_machine_cores();
     p->n_threads_batch = opt->threads_batch > 0 ? (int32_t)opt->threads_batch : p->n_threads;
     p->type_k = opt->type_k;
@@ -164,7 +164,9 @@ static kv_status choose_tuning(kv_loaded *l, const kv_options *opt, const char *
         return KV_OK;
     }
     kv_tune_ask ask = {
-        .flash_attn = opt->flash_attn,
+        /* the CPU's kernel sums over cells in an order that depends on where the window lies */
+        .flash_attn = opt->exact && opt->flash_attn < 0 && kv_model_get_info(l->model)->n_window > 0 ? KV_FA_OFF
+                                                                                                     : opt->flash_attn,
         .chunk = opt->n_ubatch > 0 ? cap : 0,
         .chunk_max = cap,
         .block = l->block,
@@ -323,6 +325,7 @@ void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_opt
     out->max_queue = (int32_t)opt->max_queue;
     out->slot_similarity = (float)opt->slot_prompt_similarity;
     out->cache = l->cache;
+    out->exact = opt->exact;
 }
 
 void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt) {

@@ -7,15 +7,17 @@
 
 #include "cache/namespace.h"
 #include "options/options.h"
+#include "os/files_slow.h"
 #include "plan/memory.h"
 #include "plan/tune.h"
 #include "sched/sched.h"
 
 typedef struct kv_loaded {
-    kv_model *model;   /* owned */
-    kv_engine *engine; /* owned; NULL after kv_load_plan alone */
-    kv_io *io;         /* owned; NULL without a cache */
-    kv_store *store;   /* owned; NULL: nothing on disk */
+    kv_model *model;    /* owned */
+    kv_engine *engine;  /* owned; NULL after kv_load_plan alone */
+    kv_io *io;          /* owned; NULL without a cache */
+    kv_files_slow slow; /* --test-slow-disk; the store's, when it asks for that */
+    kv_store *store;    /* owned; NULL: nothing on disk */
     kv_namespace ns;
     kv_cache *cache; /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */
     kv_engine_params params;

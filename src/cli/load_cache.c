@@ -109,6 +109,10 @@ static kv_status open_store(kv_loaded *l, const kv_options *opt, kv_error *err) 
                            .max_age_s = opt->cache_max_age,
                            .write_max_day = (uint64_t)opt->cache_write_max,
                            .read_only = opt->cache_readonly};
+    if (opt->slow_disk) {
+        kv_files_slow_init(&l->slow, opt->slow_disk);
+        cfg.files = &l->slow.files;
+    }
     if (st == KV_OK) st = kv_store_open(&l->store, &cfg, err);
     if (st != KV_OK && !opt->cache_dir) {
         KV_WARN("nothing is kept on disk: %s", err->message);
@@ -136,12 +140,21 @@ static void tell_unusable(kv_loaded *l) {
     kv_buf_free(&why);
 }
 
-static kv_status make_namespace(kv_loaded *l, kv_error *err) {
+static kv_status make_namespace(kv_loaded *l, const kv_options *opt, kv_error *err) {
     kv_fingerprint f = {0};
     kv_status st = kv_model_fingerprint(&f, l->model, err);
     if (st == KV_OK)
         kv_namespace_init(&l->ns, kv_model_get_info(l->model), kv_engine_get_info(l->engine), &f, l->block);
     kv_fingerprint_free(&f);
+    if (st == KV_OK && opt->exact) {
+        const kv_engine_info *e = kv_engine_get_info(l->engine);
+        kv_buf shapes = {0};
+        kv_buf_addf(&shapes, "chunk %d, %d and %d threads, engine %s on %s, %s", l->tuning.chunk, e->n_threads,
+                    e->n_threads_batch, e->version ? e->version : "?", e->backends ? e->backends : "?",
+                    kv_buf_str(&l->placement));
+        kv_namespace_add(&l->ns, "exact", kv_buf_str(&shapes));
+        kv_buf_free(&shapes);
+    }
     return st;
 }
 
@@ -180,12 +193,13 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
         KV_INFO("no cache beside the slots%s", opt->cache_ram < 0 ? ": no memory is left for it" : " (--cache-ram 0)");
         return KV_OK;
     }
-    st = make_namespace(l, err);
+    st = make_namespace(l, opt, err);
     if (st != KV_OK) return st;
     l->io = kv_io_new_threads(2, 1);
     if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
     kv_cache_config cfg = {.engine = info,
                            .block = l->block,
+                           .exact_chunk = opt->exact ? l->tuning.chunk : 0,
                            .ns = kv_namespace_hash(&l->ns),
                            .queue_bytes = clamp(l->store ? l->plan.bytes_left / 4 : ram / 8, QUEUE_LEAST, QUEUE_MOST),
                            .ram_bytes = ram,

@@ -67,6 +67,9 @@ static kv_status check_pairs(const kv_options *o, kv_error *err) {
 
 kv_status kv_options_check(const kv_options *o, kv_error *err) {
     if (!o->model && !o->fake) return kv_fail_field(err, "--model", "no model: give one with -m FILE.gguf");
+    if (o->exact && o->n_parallel > 1)
+        return kv_fail_field(err, "--exact", "--exact runs one request at a time: -np %lld cannot be had with it",
+                             (long long)o->n_parallel);
     if (quantised(o->type_v) && o->flash_attn == KV_FA_OFF)
         return kv_fail_field(err, "--cache-type-v",
                              "--cache-type-v %s needs flash attention: leave -fa off out, or use "

@@ -41,6 +41,7 @@ typedef struct kv_options {
     bool mmap, mlock, check_tensors;
     char *fake;        /* --test-fake KIND: engine_fake instead of a model (tests) */
     bool test_sampler; /* --test-sampler: accept the request field that plays an answer (tests) */
+    int64_t slow_disk; /* --test-slow-disk: milliseconds that each write of the cache's files takes longer (tests) */
     /* engine */
     int64_t n_ctx;                  /* -c; 0 = automatic */
     int64_t n_parallel;             /* -np; -1 = automatic */
@@ -84,6 +85,7 @@ typedef struct kv_options {
     int64_t cache_disk;                     /* bytes; 0 = none; KV_CACHE_DISK_AUTO */
     int64_t cache_max_age, cache_write_max; /* seconds; bytes a day; 0 = no limit */
     bool cache_readonly;
+    bool exact; /* --exact */
     /* server */
     char *host;
     int64_t port;

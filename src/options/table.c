@@ -241,6 +241,9 @@ const kv_opt kv_opt_table[] = {
      .help = "most bytes a day that are written, but for what is used again; 0 = no limit"},
     {"--cache-readonly", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(cache_readonly),
      .help = "use what is stored, store nothing"},
+    {"--exact", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(exact),
+     .help = "answers are bit for bit those of a cold run: one request at a time, resumed only where a cold run's chunk "
+             "ends, with a cache of its own"},
     {"-cram,--cache-ram", NULL, "LLAMA_ARG_CACHE_RAM", OPT_INT64, GROUP_CACHE, 0, AT(cache_ram), -1, 16777216, "auto=-2",
      .hint = "MIB",
      .help = "memory that keeps conversations which left their slots; -1 = as auto: half of what is left, 8 GiB at most, "
@@ -314,6 +317,8 @@ const kv_opt kv_opt_table[] = {
      .hint = "KIND", .help = "tests: a made-up engine of this memory kind; -m then gives only the vocabulary"},
     {"--test-sampler", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_HIDDEN, AT(test_sampler),
      .help = "tests: requests may name their answer"},
+    {"--test-slow-disk", NULL, NULL, OPT_INT64, GROUP_PROCESS, OPT_HIDDEN, AT(slow_disk), 0, 60000, .hint = "MS",
+     .help = "tests: each write of the cache's files takes so much longer"},
 };
 /* clang-format on */
 

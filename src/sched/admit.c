@@ -38,7 +38,7 @@ static bool has_window_at(kv_sched *s, int slot, int32_t P) {
 static int32_t usable_prefix(kv_sched *s, int number, kv_gen *g) {
     kv_slot *slot = &s->slots[number];
     int32_t held = (int32_t)slot->held.len, most = (int32_t)g->tokens.len - 1;
-    if (!g->cache_prompt || !held || strcmp(slot->scope, g->scope) != 0) return 0;
+    if (s->cfg.exact || !g->cache_prompt || !held || strcmp(slot->scope, g->scope) != 0) return 0;
     int32_t n = common_prefix(slot, number, g);
     if (n > most) n = most;
     if (n == held || s->cut_free) return n;
@@ -276,6 +276,10 @@ static bool admit_one(kv_sched *s) {
         did = true;
         if (!claim(s, c->slot)) break;
         stop_waiting(s, c->gen);
+        if (s->cfg.exact) { /* the first cells, as on an empty server */
+            kv_sched_empty_slot(s, c->slot);
+            kv_engine_clear(s->engine);
+        }
         bool restoring = kv_sched_begin_restore(s, c->slot, c->gen, c->usable);
         int32_t cached = restoring ? 0 : keep_prefix(s, c->slot, c->usable);
         seat(s, c->gen, c->slot);

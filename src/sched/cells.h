@@ -53,6 +53,12 @@ static inline int32_t kv_cells_left(const kv_cells *c) {
     int32_t window_left = c->window ? c->window_total - c->window_held : INT32_MAX;
     return left < window_left ? left : window_left;
 }
+/* True when n more tokens of one sequence can be put back in whole blocks: of the window pool they take only what lies
+ * within the window, and the rest of a block at either end of it. */
+static inline bool kv_cells_can_restore(const kv_cells *c, int32_t n, int32_t block) {
+    int32_t window = n < c->window ? n : c->window;
+    return c->total - c->used >= n + block && (!c->window || c->window_total - c->window_held > window + block);
+}
 /* True when `src` can be forked and `more` tokens computed after it. */
 bool kv_cells_can_fork(const kv_cells *c, int src, int32_t more);
 /* Cells that the sequences with in[seq] take together. */

@@ -8,21 +8,23 @@
  * here does nothing.
  */
 #include "sched/sched_private.h"
+
 #include <string.h>
+
+#include "base/log.h"
 
 /* A slice of a restore takes about this part of the time that a stream may stall: a chunk comes in the same round. */
 #define RESTORE_SHARE 4
 
 kv_status kv_sched_open_cache(kv_sched *s, kv_error *err) {
-    if (!s->cfg.cache) return KV_OK;
+    if (!s->cfg.cache && !s->cfg.exact) return KV_OK;
     kv_status status = kv_state_init(&s->state, s->engine, err);
-    if (status != KV_OK) return status;
+    if (status != KV_OK || !s->cfg.cache) return status;
     for (int i = 0; i < s->n_slots; i++) s->slots[i].trail = kv_trail_new(s->cfg.cache);
     return KV_OK;
 }
 
 void kv_sched_close_cache(kv_sched *s) {
-    if (!s->cfg.cache) return;
     for (int i = 0; i < s->n_slots; i++) kv_trail_free(s->slots[i].trail);
     kv_state_free(&s->state);
 }
@@ -65,9 +67,10 @@ static int32_t keeps(kv_sched *s, int number, const kv_gen *g, int32_t usable, i
 
 /* Cells for `need` more tokens, in whole blocks, from idle slots. */
 static bool make_room(kv_sched *s, int32_t need) {
-    need += s->cfg.block;
-    while (kv_cells_left(&s->cells) < need && kv_sched_evict(s, need - kv_cells_left(&s->cells))) continue;
-    return kv_cells_left(&s->cells) >= need;
+    bool ok;
+    while (!(ok = kv_cells_can_restore(&s->cells, need, s->cfg.block)))
+        if (!kv_sched_evict(s, need + s->cfg.block)) break;
+    return ok;
 }
 
 /* The slot's content up to `have`; returns what is left of it. */
@@ -130,6 +133,7 @@ static void not_restored(kv_sched *s, int number, const kv_error *err) {
     kv_gen *g = s->slots[number].gen;
     s->last_failure = *err;
     s->stats.n_restore_failed++;
+    KV_DEBUG("restoring %d tokens failed: %s", (int)s->slots[number].held.len, err->message);
     kv_sched_empty_slot(s, number);
     g->run.restore_us += kv_now_us(s->clock) - g->run.restore_began_us;
     g->run.miss = kv_restore_failure(g->run.lookup);
@@ -153,6 +157,9 @@ bool kv_sched_restore_some(kv_sched *s) {
         kv_restore step = kv_restore_step(slot->gen->run.lookup, &s->state, i, slot->restore_from, budget_us, &err);
         if (step == KV_RESTORE_WAIT) continue;
         did = true;
+        if (step == KV_RESTORE_DONE && s->cfg.exact &&
+            kv_state_repack(&s->state, i, (kv_pos)slot->held.len, s->cfg.block, &err) != KV_OK)
+            step = KV_RESTORE_FAILED;
         if (step == KV_RESTORE_DONE) restored(s, i);
         if (step == KV_RESTORE_FAILED) not_restored(s, i, &err);
     }
@@ -180,8 +187,20 @@ void kv_sched_begin_trail(kv_sched *s, int number, const kv_gen *g) {
     if (slot->trail && g->cache_prompt) kv_trail_reset(slot->trail, g->scope, slot->held.data, (int32_t)slot->held.len);
 }
 
+/* With --exact: at each edge where a restore could end, a cold run must go on as a restored one. */
+static bool repack(kv_sched *s, int number) {
+    kv_slot *slot = &s->slots[number];
+    int32_t held = (int32_t)slot->held.len;
+    if (!s->cfg.exact || !slot->gen || held % s->cfg.chunk || held >= slot->gen->n_prompt) return true;
+    if (kv_state_repack(&s->state, number, held, s->cfg.block, &s->last_failure) == KV_OK) return true;
+    kv_sched_empty_slot(s, number);
+    kv_sched_requeue(s, number);
+    return false;
+}
+
 void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
     const kv_slot *slot = &s->slots[number];
+    if (!repack(s, number)) return;
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
     kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, slot->gen->n_prompt,
                      us_per_token);

@@ -24,6 +24,8 @@ static kv_status check_config(kv_sched_config *c, const kv_engine_info *info, bo
     if (c->n_ctx_served < 2 || c->block < 1 || c->chunk < 1 || c->min_chunk < 1 || c->max_stall_ms < 0 ||
         c->max_wait_ms < 0 || c->max_queue < 0)
         return kv_fail(err, KV_INVALID, "the scheduler's block, chunks, times and limits must not be negative");
+    if (c->exact && info->n_slots > 1)
+        return kv_fail(err, KV_INVALID, "exact answers need a single slot, there are %d", (int)info->n_slots);
     if (counts_cells && c->n_ctx_served > info->n_ctx)
         return kv_fail(err, KV_INVALID, "a served context of %d tokens does not fit the engine's %d cells",
                        (int)c->n_ctx_served, (int)info->n_ctx);

@@ -37,8 +37,9 @@ typedef struct kv_sched_config {
     int32_t min_chunk;    /* smallest chunk while somebody decodes; rounded down to a power of two */
     int32_t max_stall_ms;
     int32_t max_wait_ms;
-    int32_t max_queue;     /* generations beyond one a slot; more are refused with KV_BUSY */
-    kv_cache *cache;       /* borrowed, NULL = none: what leaves a slot is kept there and found again */
+    int32_t max_queue; /* generations beyond one a slot; more are refused with KV_BUSY */
+    kv_cache *cache;   /* borrowed, NULL = none: what leaves a slot is kept there and found again */
+    bool exact; /* one slot, and memory emptied before each request: what it computes depends on its prompt alone */
     float slot_similarity; /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
 } kv_sched_config;
 

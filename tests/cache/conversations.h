@@ -21,6 +21,8 @@ typedef struct world {
     float *got, *want;
     int n_vocab;
     uint64_t rng;
+    int exact_chunk;       /* 0: what was computed does not depend on chunks */
+    int n_prompt;          /* of the last request */
     bool may_fail;         /* restores, since files are made to */
     double us_per_token;   /* what computing one is said to have taken; 0 = 100 */
     int n_failed;          /* restores that did */
@@ -37,17 +39,19 @@ static inline void check(kv_status status, const kv_error *err) {
     if (status != KV_OK) fail_msg("%s: %s", kv_status_name(status), err->message);
 }
 
-static inline void open_world(world *w, kv_memory_kind kind, uint64_t seed, uint64_t queue, uint64_t ram,
-                              bool shuffle) {
+static inline void open_exact_world(world *w, kv_memory_kind kind, uint64_t seed, uint64_t queue, uint64_t ram,
+                                    bool shuffle, int exact_chunk) {
     kv_error err = {0};
     memset(w, 0, sizeof *w);
     w->rng = seed;
+    w->exact_chunk = exact_chunk;
     kv_clock_virtual_init(&w->clock, 1000000);
     kv_fake_params fp;
     kv_fake_params_defaults(&fp);
     fp.memory = kind;
     fp.n_window = W;
     fp.clock = &w->clock;
+    fp.edge_sensitive = exact_chunk > 0;
     check(kv_model_load_fake(&w->model, &fp, &err), &err);
     kv_engine_params p;
     kv_engine_params_defaults(&p);
@@ -63,12 +67,18 @@ static inline void open_world(world *w, kv_memory_kind kind, uint64_t seed, uint
                                .queue_bytes = queue,
                                .ram_bytes = ram,
                                .interval = INTERVAL,
+                               .exact_chunk = exact_chunk,
                                .io = w->io,
                                .clock = &w->clock.base};
     check(kv_cache_new(&w->cache, &w->cfg, &err), &err);
     w->n_vocab = kv_model_get_info(w->model)->n_vocab;
     w->got = malloc((size_t)w->n_vocab * sizeof(float));
     w->want = malloc((size_t)w->n_vocab * sizeof(float));
+}
+
+static inline void open_world(world *w, kv_memory_kind kind, uint64_t seed, uint64_t queue, uint64_t ram,
+                              bool shuffle) {
+    open_exact_world(w, kind, seed, queue, ram, shuffle, 0);
 }
 
 static inline void settle(world *w) {
@@ -106,7 +116,15 @@ static inline void decode(world *w, kv_seq seq, const kv_token *tokens, int q, i
 }
 
 static inline void assert_logits(world *w, const kv_token *tokens, int n) {
-    kv_fake_reference(w->want, w->model, tokens, (size_t)n);
+    if (w->exact_chunk) {
+        kv_fake_ref *ref = kv_fake_ref_new(w->model);
+        for (int i = 0; i < n; i++)
+            kv_fake_ref_feed(ref, tokens[i], (i + 1) % w->exact_chunk == 0 || i >= w->n_prompt - 2);
+        kv_fake_ref_logits(w->want, ref);
+        kv_fake_ref_free(ref);
+    } else {
+        kv_fake_reference(w->want, w->model, tokens, (size_t)n);
+    }
     if (memcmp(w->got, w->want, (size_t)w->n_vocab * sizeof(float)) != 0) fail_msg("other logits after %d tokens", n);
 }
 
@@ -115,6 +133,7 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
                         kv_lookup_result *result) {
     kv_error err = {0};
     kv_seq seq = (kv_seq)rnd(w, 3);
+    w->n_prompt = n_prompt;
     kv_lookup *l = kv_lookup_start(w->cache, scope, tokens, (size_t)n_prompt, NULL, NULL);
     while (!kv_lookup_ready(l)) assert_true(kv_io_run_one(w->io));
     *result = *kv_lookup_get(l);

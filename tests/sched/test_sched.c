@@ -395,6 +395,40 @@ static void without_cache_prompt(void **state) {
     }
 }
 
+/* More conversations than slots, each longer than a window pool has to spare: each goes on where it was. */
+static void conversations_come_back_to_any_slot(void **state) {
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++)
+        for (int n_slots = 1; n_slots <= 4; n_slots++) {
+            world w;
+            world_params p = world_defaults(all_kinds[k]);
+            p.engine.n_slots = n_slots;
+            p.cache_queue = p.cache_ram = 1 << 26;
+            world_open(&w, &p);
+            kv_tokens talk[5] = {0};
+            for (int turn = 0; turn < 3; turn++)
+                for (int c = 0; c < 5; c++) {
+                    request r;
+                    int n_new = turn ? 40 : 300;
+                    for (int i = 0; i < n_new; i++)
+                        kv_tokens_add(&talk[c], (kv_token)(c * 31 + turn * 7 + i * i) % 250);
+                    request_init(&r, talk[c].data, talk[c].len);
+                    submit_playing(&r, &w, "answer");
+                    world_finish(&w, &r, 1);
+                    if (turn && r.timings.n_prompt > n_new + 1)
+                        fail_msg("%s, %d slots, turn %d: %d tokens computed for %d new ones, miss %s at %d",
+                                 kv_memory_kind_name(all_kinds[k]), n_slots, turn, (int)r.timings.n_prompt, n_new,
+                                 kv_miss_name(r.timings.miss), (int)r.timings.miss_position);
+                    /* the end-of-turn token is not computed */
+                    for (size_t i = 0; i + 1 < r.answer.len; i++) kv_tokens_add(&talk[c], r.answer.data[i]);
+                    request_free(&r);
+                    while (kv_io_run_one(w.io)) continue;
+                }
+            for (int c = 0; c < 5; c++) kv_tokens_free(&talk[c]);
+            world_close(&w);
+        }
+}
+
 static void erase(void **state) {
     (void)state;
     world w;
@@ -671,6 +705,7 @@ int main(void) {
         cmocka_unit_test(a_window_that_was_left_is_not_reused),
         cmocka_unit_test(which_slot),
         cmocka_unit_test(without_cache_prompt),
+        cmocka_unit_test(conversations_come_back_to_any_slot),
         cmocka_unit_test(erase),
         cmocka_unit_test(choices_compute_the_prompt_once),
         cmocka_unit_test(choices_without_slots_come_later),
