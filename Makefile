@@ -1,13 +1,14 @@
 # Every chore of the project; `make help` lists them. What they need is installed by scripts/setup.sh.
 #
 # Variables: PREFIX, DESTDIR (install), JOBS, WERROR=ON (warnings are errors), CMAKE_ARGS (more -D… for the release
-# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS, OPERATIONS (soak).
+# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS, OPERATIONS (soak), KILLS.
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 WERROR ?= OFF
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
+KILLS ?= 200
 OPERATIONS ?= 1000000
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 
@@ -15,7 +16,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak bench parity lint format install uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz soak kill bench parity lint format install uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -42,6 +43,10 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 soak: ## OPERATIONS (1000000) random operations on the fake engine, every file call failing once
 	@$(call build,release,$(configured),test_sched_soak test_cache_faults)
 	@scripts/soak.sh $(OPERATIONS)
+
+kill: ## KILLS (200) SIGKILLs of a loaded server at random instants; what is left must be whole and be used
+	@$(call build,release,$(configured))
+	@scripts/kill.sh $(KILLS)
 
 bench: all ## prefill and decode over HTTP against a bare llama_decode loop
 	@scripts/bench.sh

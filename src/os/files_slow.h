@@ -1,5 +1,5 @@
-/* os/files_slow.h: the operating system's files, as if each write took long: for tests of what does not get written in
- * time.
+/* os/files_slow.h: the operating system's files, as if each write of more than a page took long: for tests of what does
+ * not get written in time.
  *
  * Thread rule: any thread.
  */
