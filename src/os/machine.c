@@ -14,6 +14,10 @@
 #ifdef __APPLE__
 #include <limits.h>
 #include <mach-o/dyld.h>
+#include <malloc/malloc.h>
+#endif
+#ifdef __GLIBC__
+#include <malloc.h>
 #endif
 
 uint64_t kv_machine_raise_open_files(uint64_t want) {
@@ -26,6 +30,14 @@ uint64_t kv_machine_raise_open_files(uint64_t want) {
     if (more.rlim_cur > OPEN_MAX) more.rlim_cur = OPEN_MAX; /* setrlimit refuses more, whatever rlim_max says */
 #endif
     return setrlimit(RLIMIT_NOFILE, &more) == 0 ? more.rlim_cur : lim.rlim_cur;
+}
+
+void kv_machine_give_back_memory(void) {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#elif defined(__APPLE__)
+    malloc_zone_pressure_relief(NULL, 0);
+#endif
 }
 
 /* `variable`/kvasir, else `below`/kvasir in the home directory. */

@@ -20,6 +20,8 @@ uint64_t kv_machine_memory_total(void);
 uint64_t kv_machine_memory_available(void);
 /* Resident set of this process in bytes. */
 uint64_t kv_machine_rss(void);
+/* Gives memory that was freed, but is kept for later by the allocator, back to the system, where that can be had. */
+void kv_machine_give_back_memory(void);
 /* A short text that is equal on the same machine and differs on another kind: CPU model, cores, flags hash. */
 void kv_machine_fingerprint(kv_buf *out);
 /* Raise the limit on open files to `want`, or as far as the system lets us; returns what it is now. */

@@ -1,0 +1,50 @@
+/* cache/rest.c: while the engine is gone and the cache stays: all that was captured goes to disk, and memory keeps what
+ * is nowhere else. */
+#include "cache/cache_private.h"
+
+#include <time.h>
+
+bool kv_cache_settle(kv_cache *c, int64_t timeout_us) {
+    int64_t until = kv_now_us(c->cfg.clock) + timeout_us;
+    pthread_mutex_lock(&c->mutex);
+    while (c->inserting || c->writing) {
+        int64_t left = until - kv_now_us(c->cfg.clock);
+        if (left <= 0) break;
+        if (kv_io_is_inline(c->cfg.io)) {
+            pthread_mutex_unlock(&c->mutex);
+            bool ran = kv_io_run_one(c->cfg.io);
+            pthread_mutex_lock(&c->mutex);
+            if (!ran) break;
+            continue;
+        }
+        struct timespec at;
+        clock_gettime(CLOCK_REALTIME, &at);
+        int64_t ns = at.tv_nsec + left % 1000000 * 1000;
+        at.tv_sec += left / 1000000 + ns / 1000000000;
+        at.tv_nsec = ns % 1000000000;
+        pthread_cond_timedwait(&c->quiet, &c->mutex, &at);
+    }
+    bool settled = !c->inserting && !c->writing;
+    pthread_mutex_unlock(&c->mutex);
+    return settled;
+}
+
+static void let_go_of_copies(void *cache, kv_radix_node *node) {
+    kv_cache *c = cache;
+    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
+        kv_radix_record rec;
+        kv_record *copy = NULL;
+        pthread_mutex_lock(&c->mutex);
+        if (kv_radix_get_record(&rec, c->tree, node, slot) && rec.ram && rec.on_disk) {
+            copy = rec.ram;
+            rec.ram = NULL;
+            kv_radix_set_record(c->tree, node, slot, &rec);
+        }
+        pthread_mutex_unlock(&c->mutex);
+        kv_record_unref(copy);
+    }
+}
+
+void kv_cache_let_go_of_copies(kv_cache *c) {
+    if (c->cfg.store) kv_radix_walk(c->tree, let_go_of_copies, c);
+}
