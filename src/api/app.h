@@ -1,13 +1,14 @@
 /* api/app.h: what every handler can reach.
  *
- *   KV_APP_LOADING ──► KV_APP_READY ──► KV_APP_DRAINING
+ *   KV_APP_LOADING ──► KV_APP_READY ◄──► KV_APP_ASLEEP          each but FAILED ──► KV_APP_DRAINING
  *          └────────► KV_APP_FAILED (the process ends with status 1)
  *
  * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
- * is something to look at.
+ * is something to look at. ASLEEP: the model is unloaded until a request wants it; loading it again is a part of that.
  *
  * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults,
- * sched and cache are set before has_model and READY and stay until every HTTP thread is gone. Everything else is read-only.
+ * sched, sched_before, n_sleeps and cache are set before has_model and READY. They stay while the gate is open and somebody is
+ * inside or looks: from other threads they are reached only so. Everything else is read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
@@ -19,7 +20,7 @@
 #include "sched/sched.h"
 #include <stdatomic.h>
 
-typedef enum kv_app_state { KV_APP_LOADING, KV_APP_READY, KV_APP_DRAINING, KV_APP_FAILED } kv_app_state;
+typedef enum kv_app_state { KV_APP_LOADING, KV_APP_READY, KV_APP_ASLEEP, KV_APP_DRAINING, KV_APP_FAILED } kv_app_state;
 
 typedef struct kv_app {
     const kv_options *opt;
@@ -30,7 +31,11 @@ typedef struct kv_app {
     kv_engine_info engine_info;
     kv_plan plan;
     kv_sched *sched;
+    kv_sched_stats sched_before; /* counters of the schedulers before the last sleep */
+    uint64_t n_sleeps;
     kv_cache *cache;          /* NULL = none beside the slots */
+    struct kv_gate *gate;     /* NULL = always open */
+    struct kv_asleep *asleep; /* NULL only without a gate */
     struct kv_ledger *ledger; /* what prompts cost (ledger.h); NULL = not kept */
     int32_t n_ctx_served;     /* the one limit */
     char model_name[256];     /* what responses name: first alias, or the file's base name */

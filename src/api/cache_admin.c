@@ -76,8 +76,15 @@ kv_status kv_serve_cache(void *ctx, kv_http_request *req, kv_http_response *res,
     if (st == KV_OK) st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
     kv_cache_stats stats;
-    if (app->cache) kv_cache_get_stats(&stats, app->cache);
-    answer(res, app->cache ? stats_json(&stats) : json_pack("{s:b}", "enabled", 0));
+    kv_metrics_input in;
+    if (kv_gate_look(app->gate)) {
+        in.cache = app->cache ? &stats : NULL;
+        if (app->cache) kv_cache_get_stats(&stats, app->cache);
+        kv_gate_look_away(app->gate);
+    } else {
+        kv_asleep_get_metrics(&in, &stats, app->asleep);
+    }
+    answer(res, in.cache ? stats_json(&stats) : json_pack("{s:b}", "enabled", 0));
     return KV_OK;
 }
 

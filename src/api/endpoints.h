@@ -6,9 +6,16 @@
 #define KV_API_ENDPOINTS_H
 
 #include "api/app.h"
+#include "api/asleep.h"
+#include "api/gate.h"
 
 /* KV_OK once the model is there, also while draining: for what only reads. */
 kv_status kv_app_require_model(const kv_app *app, kv_error *err);
+
+/* Bodies, of a model that is there. asleep: as they are to be read once it is not. */
+kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *err);
+void kv_models_write(kv_buf *out, const kv_app *app);
+void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep); /* n_idle may be NULL */
 
 #define KV_ENDPOINT(name) kv_status name(void *app, kv_http_request *req, kv_http_response *res, kv_error *err)
 

@@ -16,7 +16,8 @@ static kv_status failed(kv_error *err) {
 
 kv_status kv_app_require_model(const kv_app *app, kv_error *err) {
     switch (atomic_load(&app->state)) {
-    case KV_APP_READY: return KV_OK;
+    case KV_APP_READY:
+    case KV_APP_ASLEEP: return KV_OK;
     case KV_APP_DRAINING: return atomic_load(&app->has_model) ? KV_OK : draining(err);
     case KV_APP_FAILED: return failed(err);
     default: return loading(err);
@@ -25,7 +26,8 @@ kv_status kv_app_require_model(const kv_app *app, kv_error *err) {
 
 kv_status kv_app_require_ready(const kv_app *app, kv_error *err) {
     switch (atomic_load(&app->state)) {
-    case KV_APP_READY: return KV_OK;
+    case KV_APP_READY:
+    case KV_APP_ASLEEP: return KV_OK;
     case KV_APP_DRAINING: return draining(err);
     case KV_APP_FAILED: return failed(err);
     default: return loading(err);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "api/account.h"
+#include "api/asleep.h"
 #include "api/endpoints.h"
 #include "os/machine.h"
 
@@ -63,6 +64,8 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"tokens_generated_total", "counter", "Tokens generated.", (double)s->n_decoded},
         {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
         {"decode_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
+        {"asleep", "gauge", "1 while the model is unloaded because nobody asked for it.", in->asleep},
+        {"sleeps_total", "counter", "Times the model was unloaded for that.", (double)in->n_sleeps},
         {"slots", "gauge", "Slots.", in->n_slots},
         {"slots_busy", "gauge", "Slots with a generation.", s->n_processing},
         {"queue_length", "gauge", "Generations waiting.", s->n_waiting},
@@ -142,6 +145,42 @@ void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
     if (in->cache) write_cache(out, in->cache);
 }
 
+void kv_metrics_add(kv_sched_stats *sum, const kv_sched_stats *more) {
+    sum->n_prompt_restored += more->n_prompt_restored;
+    sum->n_restore_failed += more->n_restore_failed;
+    sum->n_prompt_computed += more->n_prompt_computed;
+    sum->n_prompt_cached += more->n_prompt_cached;
+    sum->n_decoded += more->n_decoded;
+    sum->n_decode_calls += more->n_decode_calls;
+    sum->n_requests += more->n_requests;
+    sum->n_preempted += more->n_preempted;
+    sum->n_cancelled += more->n_cancelled;
+    sum->prompt_seconds += more->prompt_seconds;
+    sum->decode_seconds += more->decode_seconds;
+    sum->n_busy_slots_sum += more->n_busy_slots_sum;
+    if (more->n_tokens_max > sum->n_tokens_max) sum->n_tokens_max = more->n_tokens_max;
+    sum->n_no_cells += more->n_no_cells;
+    sum->n_damaged += more->n_damaged;
+    sum->n_failed += more->n_failed;
+    sum->n_forked += more->n_forked;
+}
+
+void kv_metrics_collect(kv_metrics_input *out, kv_cache_stats *cache, const kv_app *app) {
+    *out = (kv_metrics_input){
+        .n_slots = app->engine_info.n_slots,
+        .n_ctx = app->n_ctx_served,
+        .bytes_context = app->engine_info.bytes_state_total,
+        .bytes_weights = kv_model_get_info(app->model)->size_bytes,
+        .engine = app->engine_info.version,
+        .n_sleeps = app->n_sleeps,
+    };
+    kv_sched_get_stats(&out->sched, app->sched);
+    kv_metrics_add(&out->sched, &app->sched_before);
+    if (!app->cache) return;
+    kv_cache_get_stats(cache, app->cache);
+    out->cache = cache;
+}
+
 kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     (void)req;
     kv_app *app = ctx;
@@ -149,24 +188,19 @@ kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *re
     if (st != KV_OK) return st;
     if (!app->opt->metrics_endpoint)
         return kv_fail(err, KV_UNSUPPORTED, "This server does not support metrics endpoint. Start it with `--metrics`");
-    kv_metrics_input in = {
-        .n_slots = app->engine_info.n_slots,
-        .n_ctx = app->n_ctx_served,
-        .bytes_rss = kv_machine_rss(),
-        .bytes_context = app->engine_info.bytes_state_total,
-        .bytes_weights = kv_model_get_info(app->model)->size_bytes,
-        .started_at = app->started_at,
-        .now = kv_wall_seconds(),
-        .version = KVASIR_VERSION,
-        .engine = app->engine_info.version,
-    };
+    kv_metrics_input in;
     kv_cache_stats cache;
-    kv_sched_get_stats(&in.sched, app->sched);
-    kv_ledger_get(&in.ledger, app->ledger);
-    if (app->cache) {
-        kv_cache_get_stats(&cache, app->cache);
-        in.cache = &cache;
+    if (kv_gate_look(app->gate)) {
+        kv_metrics_collect(&in, &cache, app);
+        kv_gate_look_away(app->gate);
+    } else {
+        kv_asleep_get_metrics(&in, &cache, app->asleep);
     }
+    in.bytes_rss = kv_machine_rss();
+    in.started_at = app->started_at;
+    in.now = kv_wall_seconds();
+    in.version = KVASIR_VERSION;
+    kv_ledger_get(&in.ledger, app->ledger);
     kv_metrics_render(&res->body, &in);
     char started[32];
     snprintf(started, sizeof started, "%lld", (long long)app->started_at);

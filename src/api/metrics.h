@@ -17,7 +17,16 @@ typedef struct kv_metrics_input {
     uint64_t bytes_rss, bytes_context, bytes_weights;
     int64_t started_at, now;      /* Unix time */
     const char *version, *engine; /* may be NULL */
+    bool asleep;
+    uint64_t n_sleeps;
 } kv_metrics_input;
+
+struct kv_app;
+/* The numbers of a model that is there, without the ledger and those of the moment. *cache is filled where there is a
+ * cache, and out->cache leads to it then. */
+void kv_metrics_collect(kv_metrics_input *out, kv_cache_stats *cache, const struct kv_app *app);
+/* Adds the counters of a scheduler that is over to those of its predecessors. */
+void kv_metrics_add(kv_sched_stats *sum, const kv_sched_stats *more);
 
 void kv_metrics_render(kv_buf *out, const kv_metrics_input *in);
 

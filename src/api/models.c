@@ -36,14 +36,23 @@ static json_t *models_entry(const kv_app *app) {
                      "quantization_level", "");
 }
 
+void kv_models_write(kv_buf *out, const kv_app *app) {
+    json_t *o =
+        json_pack("{s:[o], s:s, s:[o]}", "models", models_entry(app), "object", "list", "data", data_entry(app));
+    kv_json_dump(out, o);
+    json_decref(o);
+}
+
 kv_status kv_serve_models(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     (void)req;
     kv_app *app = ctx;
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
-    json_t *o =
-        json_pack("{s:[o], s:s, s:[o]}", "models", models_entry(app), "object", "list", "data", data_entry(app));
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    if (kv_gate_look(app->gate)) {
+        kv_models_write(&res->body, app);
+        kv_gate_look_away(app->gate);
+    } else {
+        kv_asleep_get_page(&res->body, app->asleep, KV_ASLEEP_MODELS);
+    }
     return KV_OK;
 }

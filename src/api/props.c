@@ -38,12 +38,9 @@ static json_t *own_members(const kv_app *app) {
                      (int)e->n_threads, "n_threads_batch", (int)e->n_threads_batch);
 }
 
-kv_status kv_serve_props(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    (void)req;
-    kv_app *app = ctx;
+kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *err) {
     json_t *settings = NULL;
-    kv_status st = kv_app_require_model(app, err);
-    if (st == KV_OK) st = default_settings(&settings, app, err);
+    kv_status st = default_settings(&settings, app, err);
     if (st != KV_OK) return st;
     const kv_options *opt = app->opt;
     const kv_model_info *m = kv_model_get_info(app->model);
@@ -68,12 +65,26 @@ kv_status kv_serve_props(void *ctx, kv_http_request *req, kv_http_response *res,
     json_object_set_new(o, "bos_token", text(m->bos_text));
     json_object_set_new(o, "eos_token", text(m->eos_text));
     json_object_set_new(o, "build_info", json_string(build));
-    json_object_set_new(o, "is_sleeping", json_false());
+    json_object_set_new(o, "is_sleeping", json_boolean(asleep));
     json_object_set_new(o, "cors_proxy_enabled", json_false());
     if (!opt->plain_json) json_object_set_new(o, "kvasir", own_members(app));
-    kv_json_dump(&res->body, o);
+    kv_json_dump(out, o);
     json_decref(o);
     return KV_OK;
+}
+
+kv_status kv_serve_props(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)req;
+    kv_app *app = ctx;
+    kv_status st = kv_app_require_model(app, err);
+    if (st != KV_OK) return st;
+    if (kv_gate_look(app->gate)) {
+        st = kv_props_write(&res->body, app, false, err);
+        kv_gate_look_away(app->gate);
+    } else {
+        kv_asleep_get_page(&res->body, app->asleep, KV_ASLEEP_PROPS);
+    }
+    return st;
 }
 
 /* llama-server has no property that can be set either. */

@@ -2,6 +2,20 @@
  * with it. */
 #include "api/endpoints.h"
 
+/* What needs the model runs inside the gate, and wakes it. */
+#define INSIDE(name, streams)                                                                                          \
+    static kv_status inside_##name(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {            \
+        return kv_gate_serve(kv_serve_##name, streams, app, req, res, err);                                            \
+    }
+INSIDE(chat_completions, true)
+INSIDE(completions, true)
+INSIDE(native, true)
+INSIDE(chat_input_tokens, false)
+INSIDE(tokenize, false)
+INSIDE(detokenize, false)
+INSIDE(apply_template, false)
+INSIDE(explain, false)
+
 #define ROUTE(method, path, handler)                                                                                   \
     { method, path, handler, false, kv_api_error_body }
 #define OPEN(method, path, handler)                                                                                    \
@@ -17,16 +31,16 @@ static const kv_http_route routes[] = {
     BOTH("POST", "/props", kv_serve_set_props),
     BOTH("GET", "/slots", kv_serve_slots),
     BOTH("GET", "/metrics", kv_serve_metrics),
-    BOTH("POST", "/chat/completions", kv_serve_chat_completions),
-    BOTH("POST", "/chat/completions/input_tokens", kv_serve_chat_input_tokens),
-    ROUTE("POST", "/v1/completions", kv_serve_completions),
-    ROUTE("POST", "/completions", kv_serve_native),
-    BOTH("POST", "/completion", kv_serve_native),
-    BOTH("POST", "/tokenize", kv_serve_tokenize),
-    BOTH("POST", "/detokenize", kv_serve_detokenize),
-    BOTH("POST", "/apply-template", kv_serve_apply_template),
+    BOTH("POST", "/chat/completions", inside_chat_completions),
+    BOTH("POST", "/chat/completions/input_tokens", inside_chat_input_tokens),
+    ROUTE("POST", "/v1/completions", inside_completions),
+    ROUTE("POST", "/completions", inside_native),
+    BOTH("POST", "/completion", inside_native),
+    BOTH("POST", "/tokenize", inside_tokenize),
+    BOTH("POST", "/detokenize", inside_detokenize),
+    BOTH("POST", "/apply-template", inside_apply_template),
     ROUTE("GET", "/kvasir/cache", kv_serve_cache),
-    ROUTE("POST", "/kvasir/explain", kv_serve_explain),
+    ROUTE("POST", "/kvasir/explain", inside_explain),
     ROUTE("GET", "/kvasir/why", kv_serve_why),
     {0},
 };

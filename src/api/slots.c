@@ -20,24 +20,35 @@ static json_t *slot_json(const kv_slot_view *s) {
     return o;
 }
 
+void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep) {
+    int room = app->engine_info.n_slots > 0 ? app->engine_info.n_slots : 1, idle = 0;
+    kv_slot_view *view = kv_alloc((size_t)room * sizeof *view);
+    int n = kv_sched_get_slots(view, room, app->sched);
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        if (asleep) view[i] = (kv_slot_view){.id = view[i].id, .n_ctx = view[i].n_ctx}; /* nothing will be in it */
+        if (!view[i].processing) idle++;
+        json_array_append_new(list, slot_json(&view[i]));
+    }
+    kv_json_dump(out, list);
+    json_decref(list);
+    free(view);
+    if (n_idle) *n_idle = idle;
+}
+
 kv_status kv_serve_slots(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_app *app = ctx;
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
     if (!app->opt->slots_endpoint)
         return kv_fail(err, KV_UNSUPPORTED, "This server does not support slots endpoint. Start it with `--slots`");
-    int room = app->engine_info.n_slots > 0 ? app->engine_info.n_slots : 1;
-    kv_slot_view *view = kv_alloc((size_t)room * sizeof *view);
-    int n = kv_sched_get_slots(view, room, app->sched), n_idle = 0;
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        if (!view[i].processing) n_idle++;
-        json_array_append_new(list, slot_json(&view[i]));
+    int n_idle = 1;
+    if (kv_gate_look(app->gate)) {
+        kv_slots_write(&res->body, &n_idle, app, false);
+        kv_gate_look_away(app->gate);
+    } else {
+        kv_asleep_get_page(&res->body, app->asleep, KV_ASLEEP_SLOTS);
     }
     const char *fail = kv_http_query(req, "fail_on_no_slot");
-    if (fail && *fail && n_idle == 0) st = kv_fail(err, KV_BUSY, "no slot available");
-    else kv_json_dump(&res->body, list);
-    json_decref(list);
-    free(view);
-    return st;
+    return fail && *fail && n_idle == 0 ? kv_fail(err, KV_BUSY, "no slot available") : KV_OK;
 }
