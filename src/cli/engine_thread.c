@@ -1,13 +1,20 @@
 #include "cli/engine_thread.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/asleep.h"
+#include "api/gate.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/load.h"
+#include "os/machine.h"
+
+/* Between two looks whether somebody wants the model back while what it left is still being written. */
+#define SETTLE_SLICE_US 100000
 
 struct kv_engine_thread {
     const kv_options *opt;
@@ -15,7 +22,7 @@ struct kv_engine_thread {
     kv_wake *wake;
     pthread_t thread;
     atomic_bool cancel;
-    pthread_mutex_t mutex; /* guards over, released, err; a leaf */
+    pthread_mutex_t mutex; /* guards over, released, err; held while the scheduler is told to stop for a sleep */
     pthread_cond_t changed;
     bool over, released;
     double flush_seconds;
@@ -52,17 +59,12 @@ static void log_start(const kv_loaded *l, const kv_options *opt) {
     if (opt->test_sampler) KV_WARN("--test-sampler: requests can name their answer; not for real use");
 }
 
-static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
+/* The scheduler, and what handlers read. */
+static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_app *app = t->app;
     kv_sched_config cfg;
-    kv_status st = kv_load_plan(l, t->opt, on_progress, t, err);
-    if (st == KV_OK && atomic_load(&t->cancel)) st = kv_fail(err, KV_CANCELLED, "stopped while loading");
-    if (st == KV_OK) st = kv_load_engine(l, t->opt, err);
-    if (st != KV_OK) return st;
-    st = kv_load_cache(l, t->opt, err);
-    if (st != KV_OK) return st;
     kv_load_sched_config(&cfg, l, t->opt);
-    st = kv_sched_new(&app->sched, l->engine, kv_clock_real(), &cfg, err);
+    kv_status st = kv_sched_new(&app->sched, l->engine, kv_clock_real(), &cfg, err);
     if (st != KV_OK) return st;
     app->model = l->model;
     app->cache = l->cache;
@@ -70,11 +72,120 @@ static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     app->plan = l->plan;
     app->n_ctx_served = l->plan.n_ctx_served;
     kv_load_sampling(&app->sampling_defaults, l, t->opt);
-    atomic_store(&app->load_percent, 100);
-    atomic_store(&app->has_model, true);
+    return KV_OK;
+}
+
+static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
+    kv_status st = kv_load_plan(l, t->opt, on_progress, t, err);
+    if (st == KV_OK && atomic_load(&t->cancel)) st = kv_fail(err, KV_CANCELLED, "stopped while loading");
+    if (st == KV_OK) st = kv_load_engine(l, t->opt, err);
+    if (st == KV_OK) st = kv_load_cache(l, t->opt, err);
+    if (st == KV_OK) st = put_up(t, l, err);
+    if (st != KV_OK) return st;
+    atomic_store(&t->app->load_percent, 100);
+    atomic_store(&t->app->has_model, true);
     log_start(l, t->opt);
     return KV_OK;
 }
+
+/* ── sleep ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static double seconds_since(int64_t us) {
+    return (double)(kv_now_us(kv_clock_real()) - us) / 1e6;
+}
+
+static double mib(uint64_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
+/* Nobody is inside the gate, which is closed, or looks. What the slots held was captured when their generations left. */
+static void fall_asleep(kv_engine_thread *t, kv_loaded *l) {
+    kv_app *app = t->app;
+    kv_sched_stats stats;
+    kv_cache_stats cache = {0};
+    uint64_t before = kv_machine_rss();
+    pthread_mutex_lock(&t->mutex); /* who told the scheduler to stop has let go of it */
+    pthread_mutex_unlock(&t->mutex);
+    kv_sched_get_stats(&stats, app->sched);
+    kv_metrics_add(&app->sched_before, &stats);
+    app->n_sleeps++;
+    kv_sched_free(app->sched);
+    app->sched = NULL;
+    app->model = NULL;
+    kv_load_unload(l);
+    if (l->cache) {
+        while (!kv_cache_settle(l->cache, SETTLE_SLICE_US) && !kv_gate_wanted(app->gate)) continue;
+        if (!kv_gate_wanted(app->gate)) kv_cache_let_go_of_copies(l->cache);
+        kv_cache_get_stats(&cache, l->cache);
+        kv_asleep_note_cache(app->asleep, &cache);
+    }
+    kv_machine_give_back_memory();
+    KV_INFO("asleep after %g s without requests: the model is unloaded, %.0f MiB of memory in use instead of %.0f, "
+            "%.0f MiB of them conversations",
+            t->opt->sleep_idle_seconds, mib(kv_machine_rss()), mib(before), mib(cache.ram_bytes));
+}
+
+/* For those who wait. */
+static void tell_failure(kv_engine_thread *t, const kv_error *err) {
+    kv_error told = {0};
+    kv_fail(&told, KV_BUSY, "the model is asleep and could not be loaded again: %s", err->message);
+    KV_ERROR("%s; the next request tries again", told.message);
+    kv_gate_fail(t->app->gate, &told);
+}
+
+static kv_status wake_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
+    kv_status st = kv_load_again(l, t->opt, on_progress, t, err);
+    if (st != KV_OK) return st;
+    st = put_up(t, l, err);
+    if (st != KV_OK) kv_load_unload(l);
+    return st;
+}
+
+/* From the scheduler's end to the model's return. False: the server ends. */
+static bool sleep_until_wanted(kv_engine_thread *t, kv_loaded *l) {
+    kv_app *app = t->app;
+    int64_t since = kv_now_us(kv_clock_real());
+    fall_asleep(t, l);
+    while (kv_gate_wait(app->gate)) {
+        kv_error err = {0};
+        double slept = seconds_since(since);
+        int64_t start = kv_now_us(kv_clock_real());
+        kv_status st = wake_up(t, l, &err);
+        if (atomic_load(&t->cancel)) return false;
+        if (st != KV_OK) {
+            tell_failure(t, &err);
+            continue;
+        }
+        int asleep = KV_APP_ASLEEP;
+        if (!atomic_compare_exchange_strong(&app->state, &asleep, KV_APP_READY)) return false;
+        KV_INFO("awake: the model was loaded again in %.1f s, after %.0f s of sleep", seconds_since(start), slept);
+        kv_gate_open(app->gate);
+        kv_wake_set(t->wake); /* the main thread counts the idle time anew */
+        return true;
+    }
+    return false;
+}
+
+int kv_engine_thread_tend(kv_engine_thread *t) {
+    kv_app *app = t->app;
+    if (t->opt->sleep_idle_seconds <= 0 || atomic_load(&app->state) != KV_APP_READY) return -1;
+    int64_t idle_us = (int64_t)(t->opt->sleep_idle_seconds * 1e6), left = kv_gate_idle_left(app->gate, idle_us);
+    if (left == 0) {
+        kv_asleep_note(app->asleep, app); /* the model stays: only this thread closes the gate */
+        if (kv_gate_close(app->gate, idle_us)) {
+            pthread_mutex_lock(&t->mutex);
+            atomic_store(&app->state, KV_APP_ASLEEP);
+            kv_sched_stop(app->sched);
+            pthread_mutex_unlock(&t->mutex);
+            return -1;
+        }
+        left = kv_gate_idle_left(app->gate, idle_us);
+    }
+    int64_t ms = (left + 999) / 1000;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+/* ── the thread ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void leave_loop(kv_engine_thread *t, const kv_error *err) {
     pthread_mutex_lock(&t->mutex);
@@ -96,8 +207,11 @@ static void *engine_main(void *ctx) {
     /* Not READY when the main thread has begun to stop in the meantime. */
     bool mine = atomic_compare_exchange_strong(&app->state, &loading, st == KV_OK ? KV_APP_READY : KV_APP_FAILED);
     if (mine && st == KV_OK) {
-        KV_INFO("ready after %.1f s", (double)(kv_now_us(kv_clock_real()) - start) / 1e6);
-        kv_sched_run(app->sched);
+        KV_INFO("ready after %.1f s", seconds_since(start));
+        kv_gate_open(app->gate); /* nobody waits; the idle time begins */
+        kv_wake_set(t->wake);
+        do kv_sched_run(app->sched);
+        while (atomic_load(&app->state) == KV_APP_ASLEEP && sleep_until_wanted(t, &l));
     }
     leave_loop(t, &err);
 

@@ -257,22 +257,34 @@ static kv_status check_sampling(const kv_loaded *l, const kv_options *opt, kv_er
     return st;
 }
 
-kv_status kv_load_plan(kv_loaded *l, const kv_options *opt, bool (*progress)(void *, float), void *ctx, kv_error *err) {
-    kv_buf dir_text = {0};
+/* Model, and what options alone say of its engine. */
+static kv_status begin(kv_loaded *l, const kv_options *opt, bool (*progress)(void *, float), void *ctx, kv_error *err) {
+    kv_buf identity = {0};
     *l = (kv_loaded){.bytes_available = kv_machine_memory_available()};
-    const char *dir = state_dir(&dir_text, opt);
     kv_status st = load_model(l, opt, progress, ctx, err);
-    if (st != KV_OK) goto done;
+    if (st != KV_OK) return st;
     const kv_model_info *m = kv_model_get_info(l->model);
+    kv_buf_addf(&identity, "%s/%s/%llu/%d/%d", m->arch, m->desc, (unsigned long long)m->size_bytes, (int)m->n_ctx_train,
+                (int)m->n_window);
+    l->identity = kv_buf_take(&identity);
     st = read_grammar(l, opt, err);
     if (st == KV_OK) st = check_sampling(l, opt, err);
-    if (st != KV_OK) goto done;
     l->block = choose_block(opt, m);
     engine_params(l, opt);
-    st = choose_tuning(l, opt, dir, err);
-    if (st != KV_OK) goto done;
+    return st;
+}
+
+static void use_tuning(kv_loaded *l) {
     l->params.flash_attn = l->tuning.flash_attn ? KV_FA_ON : KV_FA_OFF;
     l->params.n_batch = l->tuning.chunk + l->params.n_slots;
+}
+
+static kv_status choose(kv_loaded *l, const kv_options *opt, kv_error *err) {
+    kv_buf dir_text = {0};
+    const char *dir = state_dir(&dir_text, opt);
+    kv_status st = choose_tuning(l, opt, dir, err);
+    if (st != KV_OK) goto done;
+    use_tuning(l);
     st = kv_shape_probe(&l->shape, &l->memory, l->model, &l->params, err);
     if (st != KV_OK) goto done;
     /* who stretches the positions stretches the trained length */
@@ -283,6 +295,32 @@ kv_status kv_load_plan(kv_loaded *l, const kv_options *opt, bool (*progress)(voi
 done:
     kv_buf_free(&dir_text);
     return st;
+}
+
+/* What was chosen for the same model before: what was measured is part of the cache's namespace, and the context is the
+ * limit that clients know. */
+static kv_status choose_as_before(kv_loaded *l, const kv_loaded *before, const kv_options *opt, kv_error *err) {
+    if (strcmp(l->identity, before->identity) != 0) return choose(l, opt, err);
+    int32_t block = l->block;
+    l->tuning = before->tuning;
+    l->block = before->block;
+    l->shape = before->shape;
+    l->memory = before->memory;
+    use_tuning(l);
+    kv_status st = make_plan(l, opt, before->plan.n_ctx, err);
+    if (st == KV_OK) {
+        fit_chunk(l);
+    } else if (opt->n_ctx == 0) {
+        KV_WARN("a context of %d tokens does not fit any more: %s", before->plan.n_ctx, err->message);
+        l->block = block;
+        st = choose(l, opt, err);
+    }
+    return st;
+}
+
+kv_status kv_load_plan(kv_loaded *l, const kv_options *opt, bool (*progress)(void *, float), void *ctx, kv_error *err) {
+    kv_status st = begin(l, opt, progress, ctx, err);
+    return st == KV_OK ? choose(l, opt, err) : st;
 }
 
 /* ── engine ────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -335,13 +373,61 @@ void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *op
 }
 
 void kv_loaded_free(kv_loaded *l) {
-    kv_io_free(l->io); /* runs what is left, which uses the cache */
-    kv_cache_free(l->cache);
-    kv_store_close(l->store);
-    kv_namespace_free(&l->ns);
-    kv_engine_free(l->engine);
-    kv_model_free(l->model);
+    kv_load_drop_cache(l);
+    kv_load_unload(l);
     kv_buf_free(&l->placement);
     free(l->grammar);
+    free(l->identity);
     *l = (kv_loaded){0};
+}
+
+/* ── unloading, and loading again ──────────────────────────────────────────────────────────────────────────────── */
+
+void kv_load_unload(kv_loaded *l) {
+    kv_engine_free(l->engine);
+    kv_model_free(l->model);
+    l->engine = NULL;
+    l->model = NULL;
+}
+
+/* Everything but the cache. Its namespace is not even written: I/O threads may look at it. */
+static void take_over(kv_loaded *l, kv_loaded *next) {
+    kv_buf_free(&l->placement);
+    free(l->grammar);
+    free(l->identity);
+    l->model = next->model;
+    l->engine = next->engine;
+    l->params = next->params;
+    l->tuning = next->tuning;
+    l->shape = next->shape;
+    l->plan = next->plan;
+    l->block = next->block;
+    l->memory = next->memory;
+    l->placement = next->placement;
+    l->grammar = next->grammar;
+    l->grammar_type = next->grammar_type;
+    l->bytes_available = next->bytes_available;
+    l->identity = next->identity;
+    kv_namespace_free(&next->ns);
+    *next = (kv_loaded){0};
+}
+
+kv_status kv_load_again(kv_loaded *l, const kv_options *opt, bool (*progress)(void *, float), void *ctx,
+                        kv_error *err) {
+    kv_loaded next;
+    kv_status st = begin(&next, opt, progress, ctx, err);
+    if (st == KV_OK) st = choose_as_before(&next, l, opt, err);
+    if (st == KV_OK) st = kv_load_engine(&next, opt, err);
+    bool keep = st == KV_OK && l->cache && kv_load_cache_suits(l, &next, opt, err);
+    if (st == KV_OK && l->cache && !keep) kv_load_drop_cache(l);
+    if (st != KV_OK) {
+        kv_loaded_free(&next);
+        return st;
+    }
+    take_over(l, &next);
+    if (!keep) st = kv_load_cache(l, opt, err);
+    if (st == KV_OK) return KV_OK;
+    kv_load_drop_cache(l);
+    kv_load_unload(l);
+    return st;
 }

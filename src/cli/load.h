@@ -30,6 +30,7 @@ typedef struct kv_loaded {
     char *grammar;    /* owned; the default grammar of all requests, NULL = none */
     kv_grammar_type grammar_type;
     uint64_t bytes_available; /* before anything was loaded */
+    char *identity;           /* owned; what makes it the same model for plan and tuning */
 } kv_loaded;
 
 /* Model, tuning, shape and plan. progress may be NULL; it gets 0 … 1, and false from it ends the load (KV_CANCELLED). */
@@ -43,6 +44,17 @@ kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err);
 kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err);
 /* No request runs any more: what is not on disk yet is written within `seconds`; says what was not. */
 void kv_load_flush_cache(kv_loaded *l, double seconds);
+/* Model and engine go; the cache, and what was chosen for the engine, stay. */
+void kv_load_unload(kv_loaded *l);
+/* Model and engine after kv_load_unload, with the same choices; a context that does not fit any more is chosen anew. The
+ * cache stays if it still belongs to that model and engine, else a new one is made. After a failure as after
+ * kv_load_unload, perhaps without cache: it can be tried again. progress as above. */
+kv_status kv_load_again(kv_loaded *l, const kv_options *opt, bool (*progress)(void *ctx, float done), void *ctx,
+                        kv_error *err);
+/* The part of that which load_cache.c does: the cache of `before`, if it suits the engine in `l`. */
+bool kv_load_cache_suits(const kv_loaded *before, kv_loaded *l, const kv_options *opt, kv_error *err);
+/* Cache, I/O threads, store. */
+void kv_load_drop_cache(kv_loaded *l);
 void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_options *opt);
 /* Sampling of a request that says nothing; points into opt and l. */
 void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt);

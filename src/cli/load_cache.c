@@ -226,3 +226,28 @@ void kv_load_flush_cache(kv_loaded *l, double seconds) {
     uint64_t dropped = kv_cache_flush(l->cache, (int64_t)(seconds * 1e6));
     if (dropped) KV_WARN("the cache of %llu tokens was not written in time", (unsigned long long)dropped);
 }
+
+bool kv_load_cache_suits(const kv_loaded *before, kv_loaded *l, const kv_options *opt, kv_error *err) {
+    if (make_namespace(l, opt, err) != KV_OK) {
+        KV_WARN("the cache cannot be kept: %s", err->message);
+        return false;
+    }
+    if (kv_hash_equal(kv_namespace_hash(&before->ns), kv_namespace_hash(&l->ns))) return true;
+    kv_buf about = {0}, what = {0};
+    kv_namespace_about(&about, &before->ns, NULL);
+    kv_namespace_diff(&what, &l->ns, kv_buf_str(&about));
+    KV_WARN("the model is not the one that fell asleep: %s", kv_buf_str(&what));
+    kv_buf_free(&about);
+    kv_buf_free(&what);
+    return false;
+}
+
+void kv_load_drop_cache(kv_loaded *l) {
+    kv_io_free(l->io); /* runs what is left, which uses the cache */
+    kv_cache_free(l->cache);
+    kv_store_close(l->store);
+    kv_namespace_free(&l->ns);
+    l->io = NULL;
+    l->cache = NULL;
+    l->store = NULL;
+}

@@ -5,6 +5,8 @@
 #include <time.h>
 
 #include "api/app.h"
+#include "api/asleep.h"
+#include "api/gate.h"
 #include "api/ledger.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -114,7 +116,7 @@ static void reload(server *s) {
 /* Until a signal asks for a stop or the engine's thread is over. */
 static void wait_for_end(server *s) {
     while (!kv_signals_asked_to_stop() && !kv_engine_thread_over(s->engine)) {
-        kv_wake_wait(&s->wake, -1, -1);
+        kv_wake_wait(&s->wake, -1, kv_engine_thread_tend(s->engine));
         if (kv_signals_take_hup()) reload(s);
     }
 }
@@ -137,6 +139,7 @@ static void stop(server *s) {
     int before = atomic_exchange(&s->app.state, KV_APP_DRAINING);
     if (before == KV_APP_READY) kv_sched_drain(s->app.sched);
     kv_engine_thread_cancel(s->engine);
+    kv_gate_stop(s->app.gate);
     kv_http_quiesce(s->http);
     if (before == KV_APP_READY) {
         KV_INFO("stopping: no new requests; %d running get up to %.1f s", kv_http_in_flight(s->http), grace);
@@ -144,6 +147,9 @@ static void stop(server *s) {
         if (kv_http_in_flight(s->http) > 0) KV_WARN("stopping: %d requests are cut off", kv_http_in_flight(s->http));
         kv_sched_stop(s->app.sched);
         wait_for_requests(s, share(timeout, FAREWELL_SHARE, FAREWELL_MOST_S));
+    } else if (before == KV_APP_ASLEEP) {
+        KV_INFO("stopping: the model is asleep");
+        wait_for_requests(s, share(timeout, FAREWELL_SHARE, FAREWELL_MOST_S)); /* those who waited for it are told */
     }
     kv_http_stop(s->http);
     kv_engine_thread_join(s->engine, timeout * FLUSH_SHARE - (double)(kv_now_us(kv_clock_real()) - began_us) / 1e6);
@@ -174,6 +180,8 @@ int kv_serve(const kv_options *opt) {
     if (st == KV_OK) st = kv_signals_start(&s.wake, &err);
     fill_names(&s);
     s.app.ledger = kv_ledger_new();
+    s.app.gate = kv_gate_new();
+    s.app.asleep = kv_asleep_new();
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
     tell_address(&s);
@@ -193,6 +201,8 @@ done:
     kv_signals_stop();
     kv_wake_free(&s.wake);
     kv_ledger_free(s.app.ledger);
+    kv_gate_free(s.app.gate);
+    kv_asleep_free(s.app.asleep);
     for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
     return exit_status;
 }

@@ -70,6 +70,9 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
     if (o->exact && o->n_parallel > 1)
         return kv_fail_field(err, "--exact", "--exact runs one request at a time: -np %lld cannot be had with it",
                              (long long)o->n_parallel);
+    if (o->sleep_idle_seconds <= 0 && o->sleep_idle_seconds != -1)
+        return kv_fail_field(err, "--sleep-idle-seconds",
+                             "--sleep-idle-seconds takes a number of seconds above 0, or -1");
     if (quantised(o->type_v) && o->flash_attn == KV_FA_OFF)
         return kv_fail_field(err, "--cache-type-v",
                              "--cache-type-v %s needs flash attention: leave -fa off out, or use "

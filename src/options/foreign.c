@@ -95,7 +95,6 @@ const kv_foreign kv_foreign_table[] = {
     {"--models-max", "LLAMA_ARG_MODELS_MAX", NULL, NULL, REFUSE, ROUTER},
     {"--models-autoload,--no-models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD", NULL, "--no-models-autoload", REFUSE_FLAG,
      ROUTER},
-    {"--sleep-idle-seconds", NULL, "-1", NULL, REFUSE, "needs unloading an idle model, which kvasir does not do yet"},
     {"--control-vector", NULL, NULL, NULL, REFUSE, "needs control vectors, which kvasir does not apply yet"},
     {"--control-vector-scaled,--control-vector-layer-range", NULL, NULL, NULL, REFUSE,
      "needs control vectors, which kvasir does not apply yet"},

@@ -85,7 +85,8 @@ typedef struct kv_options {
     int64_t cache_disk;                     /* bytes; 0 = none; KV_CACHE_DISK_AUTO */
     int64_t cache_max_age, cache_write_max; /* seconds; bytes a day; 0 = no limit */
     bool cache_readonly;
-    bool exact; /* --exact */
+    bool exact;                /* --exact */
+    double sleep_idle_seconds; /* --sleep-idle-seconds; -1 = never */
     /* server */
     char *host;
     int64_t port;

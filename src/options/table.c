@@ -244,6 +244,9 @@ const kv_opt kv_opt_table[] = {
     {"--exact", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(exact),
      .help = "answers are bit for bit those of a cold run: one request at a time, resumed only where a cold run's chunk "
              "ends, with a cache of its own"},
+    {"--sleep-idle-seconds", NULL, NULL, OPT_DOUBLE, GROUP_CACHE, 0, AT(sleep_idle_seconds), -1, 1e9, .hint = "S",
+     .help = "unload the model after so long without requests; the next one loads it again, and every conversation goes "
+             "on where it was; -1 = never"},
     {"-cram,--cache-ram", NULL, "LLAMA_ARG_CACHE_RAM", OPT_INT64, GROUP_CACHE, 0, AT(cache_ram), -1, 16777216, "auto=-2",
      .hint = "MIB",
      .help = "memory that keeps conversations which left their slots; -1 = as auto: half of what is left, 8 GiB at most, "
@@ -380,6 +383,7 @@ void kv_options_defaults(kv_options *o) {
         .port = 8080,
         .cors_origins = kv_strdup("localhost"),
         .sse_ping_interval = 15,
+        .sleep_idle_seconds = -1,
         .stop_timeout = 8,
         .max_body_mib = 64, /* several million tokens of JSON text */
         .max_headers_kib = 64,

@@ -546,6 +546,11 @@ static void test_check(void **state) {
         {"-m a --api-prefix llm", KV_INVALID, "begins with '/'"},
         {"-m a --api-prefix /llm", KV_OK, ""},
         {"-m a --rope-scale 2 --rope-freq-scale 0.5", KV_INVALID, "exclude each other"},
+        {"-m a --sleep-idle-seconds -1", KV_OK, ""},
+        {"-m a --sleep-idle-seconds 0.5", KV_OK, ""},
+        {"-m a --sleep-idle-seconds 900", KV_OK, ""},
+        {"-m a --sleep-idle-seconds 0", KV_INVALID, "above 0"},
+        {"-m a --sleep-idle-seconds -0.5", KV_INVALID, "above 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         parsed p = parse(cases[i].line, NULL);
