@@ -14,7 +14,12 @@
 #include "../store/watch.h"
 #include "alone.h"
 
-enum { MOST = 8, TALKS = 6, SIZES = 2, OPS = 20000 };
+enum { MOST = 8, TALKS = 6, SIZES = 2 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { OPS = 4000 }; /* they are slow */
+#else
+enum { OPS = 20000 };
+#endif
 static const int32_t sizes[SIZES] = {192, 384};
 static const char *const scopes[] = {"", "a", "b"};
 static int round_no;
@@ -322,7 +327,7 @@ static void session_params(soak *k) {
     p->sched.max_queue = dice_one_in(d, 5) ? dice_below(d, 4) : 256;
     p->cache_queue = (uint64_t)1 << dice_from(d, 12, 21);
     p->cache_ram = dice_one_in(d, 2) ? 0 : (uint64_t)1 << dice_from(d, 12, 19);
-    p->cache_read = (uint64_t)1 << dice_from(d, 12, 20);
+    p->cache_read = (uint64_t)1 << (dice_one_in(d, 5) ? dice_from(d, 12, 15) : dice_from(d, 15, 20));
     p->io_seed = dice_one_in(d, 2) ? dice_next(d) | 1 : 0;
     p->disk = k->store_is_open ? &k->disk : NULL;
     k->w->disk_is_slow = dice_one_in(d, 2) ? 1 : dice_from(d, 2, 40);

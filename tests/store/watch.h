@@ -21,6 +21,7 @@ typedef struct watch {
     } dirs[WATCH_DIRS];
     uint64_t sum, looks, calls;
     uint64_t allowed; /* 0: nothing is checked now */
+    uint64_t every;   /* between the calls of a job it is checked after one call in so many */
 } watch;
 
 static inline struct watch_dir *watch_find(watch *w, const char *path) {
@@ -110,9 +111,8 @@ static inline void watch_begin(watch *w) {
     (void)watch_count(w, w->dir, true);
 }
 
-/* Between two calls of a job, one in four. */
 static inline void watch_look(watch *w) {
-    if (!w->allowed || ++w->calls % 4) return;
+    if (!w->allowed || ++w->calls % w->every) return;
     uint64_t there = watch_bytes(w);
     if (there > w->allowed) there = watch_bytes(w);
     if (there > w->allowed)
@@ -171,6 +171,7 @@ static inline void watch_init(watch *w, rig *r, uint64_t seed) {
     w->files.make_dir = watch_make_dir;
     w->files.remove_dir = watch_remove_dir;
     w->dir = r->dir;
+    w->every = 4;
     kv_files_faulty_free(r->faulty);
     r->faulty = kv_files_faulty_new(&w->files, r->dir, r->grave, seed);
     r->cfg.files = kv_files_faulty_files(r->faulty);
