@@ -101,7 +101,6 @@ static void close_model(void) {
     kv_model_free(w->model);
     free(w->got);
     free(w->want);
-    watch_forget(&t.eye);
 }
 
 /* ── the script ────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -256,6 +255,7 @@ static void run_with(injection what, uint64_t counts[KV_CALL_COUNT + 1]) {
     for (int i = 0; counts && i <= KV_CALL_COUNT; i++) counts[i] = kv_files_faulty_count(t.r.faulty, (kv_files_call)i);
     look_at_what_is_left();
     rig_free(&t.r);
+    watch_forget(&t.eye);
     t.n_runs++;
 }
 
