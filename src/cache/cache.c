@@ -84,7 +84,7 @@ int64_t kv_cache_now_s(const kv_cache *c) {
 
 /* ── scopes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-kv_hash kv_cache_scope(const kv_cache *c, const char *scope) {
+kv_hash kv_cache_root_key(const kv_cache *c, const char *scope) {
     kv_buf b = {0};
     kv_buf_add(&b, &c->cfg.ns, sizeof c->cfg.ns);
     kv_buf_adds(&b, scope && *scope ? scope : "default");
@@ -94,7 +94,7 @@ kv_hash kv_cache_scope(const kv_cache *c, const char *scope) {
 }
 
 kv_radix_node *kv_cache_root(kv_cache *c, const char *scope) {
-    kv_hash ns = kv_cache_scope(c, scope);
+    kv_hash ns = kv_cache_root_key(c, scope);
     bool known = false;
     pthread_mutex_lock(&c->mutex); /* not the scopes' own: this is the engine thread too */
     for (int i = 0; i < c->n_scopes && !known; i++) known = kv_hash_equal(c->scopes[i].ns, ns);
@@ -108,7 +108,7 @@ kv_radix_node *kv_cache_root(kv_cache *c, const char *scope) {
 
 void kv_cache_warm(kv_cache *c) {
     kv_radix_unref(c->tree, kv_cache_root(c, ""));
-    kv_cache_load_scope(c, kv_cache_scope(c, ""));
+    kv_cache_load_scope(c, kv_cache_root_key(c, ""));
 }
 
 /* ── records of nodes ──────────────────────────────────────────────────────────────────────────────────────────── */

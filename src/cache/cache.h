@@ -74,6 +74,8 @@ typedef struct kv_cache_config {
 } kv_cache_config;
 
 kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err);
+/* The namespace of a scope's records in the store. */
+kv_hash kv_cache_root_key(const kv_cache *c, const char *scope);
 /* Reads what is stored of the default scope, so that the first request need not wait for that. */
 void kv_cache_warm(kv_cache *c);
 /* No captures come any more: waits until all is on disk, at most timeout_us (with an inline io: runs its jobs as long

@@ -60,7 +60,6 @@ struct kv_cache {
 };
 
 /* cache.c */
-kv_hash kv_cache_scope(const kv_cache *c, const char *scope); /* root key */
 kv_radix_slot kv_cache_slot_of(kv_record_kind kind);
 kv_record_kind kv_cache_kind_of(kv_radix_slot slot);
 /* The root of a scope, referenced. Any thread. */

@@ -1,0 +1,80 @@
+// bench/cache.mjs: what the cache gives and what it costs, over HTTP, as ratios within one run.
+// usage: node bench/cache.mjs BUILD_DIR MODEL on|off [ROUNDS]      on|off: flash attention
+import { mkdtempSync, rmSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { startServer } from '../tests/http-node/server.mjs';
+
+const [build, model, fa, rounds = '3'] = process.argv.slice(2);
+const binary = path.join(build, 'kvasir');
+const dir = mkdtempSync(path.join(os.tmpdir(), 'kvasir-bench-'));
+process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
+const median = (xs) => [...xs].sort((a, b) => a - b)[Math.floor(xs.length / 2)];
+let salt = 0; // of tokens that nobody has asked before
+const fresh = (n) => { salt++; return Array.from({ length: n }, (_, i) => 1000 + ((i * 7919 + salt * 104729) % 20000)); };
+const common = ['-m', model, '-c', '8192', '-fa', fa];
+const cached = [...common, '--cache-dir', dir, '--cache-disk', '8G'];
+
+async function ask(server, prompt, n = 1) {
+  const start = performance.now();
+  const response = await fetch(`${server.url}/completion`, {
+    method: 'POST',
+    body: JSON.stringify({ prompt, n_predict: n, temperature: 0, ignore_eos: true, response_fields: ['tokens_predicted', 'tokens'], return_tokens: true }),
+  });
+  const body = await response.json();
+  if (response.status !== 200) throw new Error(JSON.stringify(body));
+  return { ms: performance.now() - start, tokens: body.tokens };
+}
+const state = async (server) => (await fetch(`${server.url}/kvasir/cache`)).json();
+async function onDisk(server) {
+  while ((await state(server)).queue_bytes > 0) await new Promise((r) => setTimeout(r, 20));
+}
+
+// ── time to first token ──
+const document = fresh(4096);
+const cold = [], resident = [], restarted = [];
+let server = await startServer({ args: cached, binary });
+cold.push((await ask(server, [...document, ...fresh(64)])).ms);
+for (let i = 0; i < Number(rounds); i++) {
+  resident.push((await ask(server, [...document, ...fresh(64)])).ms);
+  await onDisk(server);
+  await server.stop();
+  server = await startServer({ args: cached, binary });
+  restarted.push((await ask(server, [...document, ...fresh(64)])).ms);
+}
+
+// ── ten turns ──
+const before = await state(server);
+let talk = fresh(512);
+for (let turn = 0; turn < 10; turn++) {
+  talk = [...talk, ...fresh(100)];
+  talk = [...talk, ...(await ask(server, talk, 100)).tokens];
+}
+await onDisk(server);
+const after = await state(server);
+const written = after.bytes_written - before.bytes_written, unique = after.bytes_captured - before.bytes_captured;
+
+// ── on against off ──
+const off = await startServer({ args: [...common, '--cache-disk', '0', '--cache-ram', '0'], binary });
+const cost = { prefill: [[], []], decode: [[], []], '4 streams': [[], []] };
+for (let i = 0; i < Number(rounds) * 2; i++) {
+  for (const [k, s] of i % 2 ? [[1, off], [0, server]] : [[0, server], [1, off]]) {
+    const prompt = fresh(1024);
+    cost.prefill[k].push((await ask(s, prompt)).ms);
+    const one = (await ask(s, prompt)).ms;
+    cost.decode[k].push((await ask(s, prompt, 65)).ms - one);
+    const start = performance.now();
+    await Promise.all([0, 1, 2, 3].map(() => ask(s, fresh(128), 64)));
+    cost['4 streams'][k].push(performance.now() - start);
+  }
+}
+await off.stop();
+await server.stop();
+
+console.log(`${path.basename(model)}, flash attention ${fa}`);
+const row = (what, ratio, wanted, note) => console.log(`  ${what.padEnd(58)} ${ratio.toFixed(3).padStart(7)}  ${wanted.padEnd(8)} ${note}`);
+const ms = (xs) => `${median(xs).toFixed(0)} ms`;
+row('TTFT of 4,096 + 64 new tokens: after restart ÷ resident', median(restarted) / median(resident), '≤ 1.5', `${ms(restarted)}, ${ms(resident)}`);
+row('                               cold ÷ after restart', median(cold) / median(restarted), '', ms(cold));
+row('ten turns of 200 tokens: bytes written ÷ captured', written / unique, '', `${(written / 2 ** 20).toFixed(1)} MiB`);
+for (const [what, [a, b]] of Object.entries(cost)) row(`${what}: speed with the cache ÷ without`, median(b) / median(a), '≥ 0.98', `${ms(b)}, ${ms(a)}`);
