@@ -58,13 +58,14 @@ cat >> "$page" <<'TEXT'
 - Never less than **5e-4** on tiny models with f16 K and V, which is what another batch shape does to them.
 - Two exceptions from zero are held to the same bounds as fork and compaction:
   - *Windows with flash attention on the CPU* (gemma3, gpt-oss, llama4, lfm2-window): that kernel sums in f16 and splits
-    by cells.
+    by cells. Its restores may differ, and where the table has `=` they did not.
   - *Memories whose window is saved in one piece* (lfm2-window: window and recurrent state at a position; deepseek4: the
     whole sequence). The engine saves the W cells before P without the older ones that still lie before them, and puts
-    them side by side from the first free cell on. Their content is the same to the bit, but unless P - W is a multiple of
-    the vector length each lies in another lane of the sum over cells. A run over P from 224 to 254 showed it: zero for
-    deepseek4 at P = 224 alone, and up to 1.2e-4 at all others; for lfm2-window zero at nearly all even ones, up to 9.4e-5
-    else. Blocks and window parts, which are taken from multiples of B, do not have this. The difference is the same in
+    them side by side from the first free cell on. What is restored is the same: captured again it has the same bytes. But
+    unless P - W is a multiple of the vector length each cell lies in another lane of the sum over cells. P from 224 to
+    254, with f16, W = 32: deepseek4 gives zero at 224 alone and up to 1.2e-4 at all others, lfm2-window zero at 224 and
+    nearly all even ones, up to 9.4e-5 at the others. Blocks and window parts, which begin at multiples of B, do not have
+    this: gemma3, gpt-oss and llama4 give zero everywhere. The difference is the same in
     all three lives. Their bound is 5e-4 at least with every type: deepseek4 keeps one stream a sequence, so that
     neither a fork nor another sequence moves its cells, and its own shape noise shows nothing.
 TEXT
