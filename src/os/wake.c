@@ -18,13 +18,19 @@
 
 #include "base/clock.h"
 
+/* Without descriptors this request cannot be served, the next one can when others have ended. */
+static kv_status failed(kv_error *err, const char *what) {
+    if (errno != EMFILE && errno != ENFILE) return kv_fail_errno(err, "%s", what);
+    return kv_fail(err, KV_BUSY, "too many files are open for another request: try again (more: ulimit -n)");
+}
+
 kv_status kv_wake_init(kv_wake *w, kv_error *err) {
     w->fd[0] = w->fd[1] = -1;
 #ifdef __linux__
     w->fd[0] = w->fd[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->fd[0] < 0) return kv_fail_errno(err, "eventfd");
+    if (w->fd[0] < 0) return failed(err, "eventfd");
 #else
-    if (pipe(w->fd) != 0) return kv_fail_errno(err, "pipe");
+    if (pipe(w->fd) != 0) return failed(err, "pipe");
     for (int i = 0; i < 2; i++) {
         if (fcntl(w->fd[i], F_SETFD, FD_CLOEXEC) != 0 || fcntl(w->fd[i], F_SETFL, O_NONBLOCK) != 0) {
             kv_status status = kv_fail_errno(err, "fcntl on a pipe");
