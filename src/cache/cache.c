@@ -181,6 +181,73 @@ kv_record *kv_cache_pop(kv_record_list *list) {
     return r;
 }
 
+/* ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct harvest {
+    kv_cache *c;
+    kv_radix_node *root, **nodes; /* referenced, children first */
+    size_t n, cap;
+} harvest;
+
+static void gather(void *ctx, kv_radix_node *node) {
+    harvest *h = ctx;
+    const kv_radix_node *up = kv_radix_parent(node);
+    if (!up) return;
+    while (kv_radix_parent(up)) up = kv_radix_parent(up);
+    if (up != h->root) return;
+    if (h->n == h->cap) {
+        h->cap = h->cap * 2 + 256;
+        h->nodes = kv_realloc(h->nodes, h->cap * sizeof *h->nodes);
+    }
+    kv_radix_ref(h->c->tree, node);
+    h->nodes[h->n++] = node;
+}
+
+/* Takes a scope's records out of a list. */
+static void drop_waiting(kv_cache *c, kv_record_list *list, kv_hash ns) {
+    kv_record_list keep = {0}, drop = {0};
+    pthread_mutex_lock(&c->mutex);
+    for (kv_record *r; (r = kv_cache_pop(list));) kv_cache_append(kv_hash_equal(r->head.ns, ns) ? &drop : &keep, r);
+    *list = keep;
+    pthread_mutex_unlock(&c->mutex);
+    for (kv_record *r; (r = kv_cache_pop(&drop));) kv_record_unref(r);
+}
+
+static uint64_t erase_scope(kv_cache *c, kv_hash ns, kv_error *err) {
+    harvest h = {.c = c, .root = kv_radix_root(c->tree, ns)};
+    uint64_t n = 0, bytes, on_disk = 0;
+    drop_waiting(c, &c->insertions, ns);
+    drop_waiting(c, &c->writes, ns);
+    kv_radix_walk(c->tree, gather, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++)
+            n += kv_cache_let_go(c, h.nodes[i], slot, false);
+        kv_cache_prune(c, h.nodes[i]);
+    }
+    free(h.nodes);
+    kv_radix_unref(c->tree, h.root);
+    if (c->cfg.store && !c->cfg.readonly) kv_store_remove_namespace(c->cfg.store, ns, &bytes, &on_disk, err);
+    return n > on_disk ? n : on_disk;
+}
+
+uint64_t kv_cache_erase(kv_cache *c, const char *scope, kv_error *err) {
+    if (scope) {
+        kv_radix_unref(c->tree, kv_cache_root(c, scope));
+        return erase_scope(c, kv_cache_root_key(c, scope), err);
+    }
+    uint64_t n = 0;
+    pthread_mutex_lock(&c->mutex);
+    int n_scopes = c->n_scopes;
+    pthread_mutex_unlock(&c->mutex);
+    for (int i = 0; i < n_scopes; i++) {
+        pthread_mutex_lock(&c->mutex);
+        kv_hash ns = c->scopes[i].ns; /* never removed */
+        pthread_mutex_unlock(&c->mutex);
+        n += erase_scope(c, ns, err);
+    }
+    return n;
+}
+
 /* ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 void kv_cache_get_stats(kv_cache_stats *out, kv_cache *c) {

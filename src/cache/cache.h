@@ -78,6 +78,10 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
 kv_hash kv_cache_root_key(const kv_cache *c, const char *scope);
 /* Reads what is stored of the default scope, so that the first request need not wait for that. */
 void kv_cache_warm(kv_cache *c);
+/* Forgets everything of a scope ("" = the default one; NULL: of all scopes of this namespace), in memory and on disk.
+ * Not on the engine thread; look-ups that run keep what they hold. What a running request captures meanwhile may stay.
+ * Returns how many records went. */
+uint64_t kv_cache_erase(kv_cache *c, const char *scope, kv_error *err);
 /* No captures come any more: waits until all is on disk, at most timeout_us (with an inline io: runs its jobs as long
  * as that). What is worth most goes first; returns how many tokens' cells were dropped. */
 uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us);

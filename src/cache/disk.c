@@ -312,6 +312,7 @@ static void settle(kv_cache *c, kv_record *r, kv_status status) {
     if (status == KV_CANCELLED) c->tokens_given_up += tokens;
     pthread_mutex_unlock(&c->mutex);
     kv_record_unref(drop);
+    if (!ours && status == KV_OK) kv_store_remove(c->cfg.store, &r->head, NULL); /* erased or superseded meanwhile */
     if (ours && status == KV_OK && (slot == KV_RADIX_BLOCK || slot == KV_RADIX_WINDOW)) kv_cache_supersede(c, node);
     if (node) kv_cache_prune(c, node);
     kv_record_unref(r);

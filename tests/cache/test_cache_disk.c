@@ -74,6 +74,44 @@ static void after_a_restart_one_token_is_computed(void **state) {
         }
 }
 
+/* One scope is erased, in memory, in the queue and on disk; the others stay; it can be filled again. */
+static void erased_is_gone(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++)
+        for (int settled = 0; settled < 2; settled++) {
+            world w;
+            rig r;
+            kv_error err = {0};
+            open_with_disk(&w, &r, kind, 1, LARGE, LARGE, LARGE, LARGE, false);
+            kv_token tokens[MAX];
+            fill(tokens, 0, MAX, 7);
+            kv_lookup_result res;
+            serve(&w, "b", tokens, 301, 330, &res);
+            settle(&w);
+            serve(&w, "", tokens, 301, 330, &res);
+            if (settled) settle(&w);
+            else kv_io_run_one(w.io);
+            assert_true(kv_cache_erase(w.cache, "", &err) > 0);
+            settle(&w);
+            kv_cache_self_check(w.cache);
+            serve(&w, "", tokens, 301, 302, &res);
+            assert_int_equal(res.position, 0);
+            assert_int_equal(kv_cache_erase(w.cache, "", &err) > 0, true);
+            settle(&w);
+            begin_anew(&w, false, false);
+            serve(&w, "", tokens, 301, 302, &res);
+            assert_int_equal(res.miss, KV_MISS_EMPTY);
+            settle(&w);
+            assert_int_equal(serve(&w, "b", tokens, 301, 302, &res), 1);
+            settle(&w);
+            assert_true(kv_cache_erase(w.cache, NULL, &err) > 0);
+            kv_store_stats stats;
+            kv_store_get_stats(&stats, r.store);
+            assert_int_equal(stats.records, 0);
+            close_world(&w);
+        }
+}
+
 /* Memory takes what the disk has too while there is room, and lets it go without loss. */
 static void memory_goes_before_disk(void **state) {
     (void)state;
@@ -303,6 +341,7 @@ static void random_conversations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_a_restart_one_token_is_computed),
+        cmocka_unit_test(erased_is_gone),
         cmocka_unit_test(memory_goes_before_disk),
         cmocka_unit_test(reading_keeps_to_its_budget),
         cmocka_unit_test(a_damaged_record_is_a_miss),
