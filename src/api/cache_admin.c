@@ -1,6 +1,7 @@
 /* The admin's view of the cache: what it holds, how a prompt would fare, why the last ones missed.
  *
  *   GET  /kvasir/cache      {"enabled", "ram_bytes", …, "misses": {"diverged": 3, …}}
+ *   DELETE /kvasir/cache?scope=NAME | ?all=true     forgets this model's cache of a scope, or all of it, idle slots too
  *   POST /kvasir/explain    a body of /v1/chat/completions or of /v1/completions ─► what a look-up finds; nothing runs
  *   GET  /kvasir/why        the newest miss, or with ?id=REQUEST that request's; ?id=last is the newest, too
  *
@@ -173,6 +174,39 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
     }
     free_question(&q);
     return st;
+}
+
+/* ── DELETE /kvasir/cache ──────────────────────────────────────────────────────────────────────────────────────── */
+
+/* The scope to be erased, owned by the caller; NULL for all. */
+static kv_status which_scope(char **out, const kv_http_request *req, kv_error *err) {
+    const char *all = kv_http_query(req, "all"), *scope = kv_http_query(req, "scope");
+    *out = NULL;
+    bool everything = all && strcmp(all, "true") == 0;
+    if (everything != (scope && *scope)) {
+        if (everything) return KV_OK;
+        bool header_too = kv_http_get_header(req, KV_SCOPE_HEADER) != NULL;
+        *out = kv_scope_join(strcmp(scope, "default") == 0 ? "" : scope,
+                             header_too ? kv_http_get_header(req, KV_SCOPE_HEADER) : NULL, NULL);
+        return KV_OK;
+    }
+    return kv_fail_field(
+        err, "scope", "say what to erase: ?scope=NAME (\"default\" is the one without a name), or ?all=true; not both");
+}
+
+kv_status kv_serve_erase_cache(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    kv_app *app = ctx;
+    char *scope;
+    kv_status st = require_admin(req, err);
+    if (st == KV_OK) st = kv_app_require_ready(app, err);
+    if (st == KV_OK) st = which_scope(&scope, req, err);
+    if (st != KV_OK) return st;
+    /* What runs keeps its slot; idle ones may hold anybody's tokens, and only cost a restore. */
+    for (int i = 0; i < app->engine_info.n_slots; i++) kv_sched_erase_slot(app->sched, i, NULL, NULL);
+    uint64_t records = app->cache ? kv_cache_erase(app->cache, scope, err) : 0;
+    free(scope);
+    answer(res, json_pack("{s:I}", "erased_records", (json_int_t)records));
+    return KV_OK;
 }
 
 /* ── /kvasir/why ───────────────────────────────────────────────────────────────────────────────────────────────── */

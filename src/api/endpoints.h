@@ -34,6 +34,7 @@ KV_ENDPOINT(kv_serve_chat_completions);  /* openai_chat.c */
 KV_ENDPOINT(kv_serve_completions);       /* openai_completions.c */
 KV_ENDPOINT(kv_serve_native);            /* native.c */
 KV_ENDPOINT(kv_serve_cache);             /* cache_admin.c */
+KV_ENDPOINT(kv_serve_erase_cache);
 KV_ENDPOINT(kv_serve_explain);           /* cache_admin.c */
 KV_ENDPOINT(kv_serve_why);               /* cache_admin.c */
 

@@ -15,6 +15,7 @@ INSIDE(tokenize, false)
 INSIDE(detokenize, false)
 INSIDE(apply_template, false)
 INSIDE(explain, false)
+INSIDE(erase_cache, false)
 
 #define ROUTE(method, path, handler)                                                                                   \
     { method, path, handler, false, kv_api_error_body }
@@ -40,6 +41,7 @@ static const kv_http_route routes[] = {
     BOTH("POST", "/detokenize", inside_detokenize),
     BOTH("POST", "/apply-template", inside_apply_template),
     ROUTE("GET", "/kvasir/cache", kv_serve_cache),
+    ROUTE("DELETE", "/kvasir/cache", inside_erase_cache),
     ROUTE("POST", "/kvasir/explain", inside_explain),
     ROUTE("GET", "/kvasir/why", kv_serve_why),
     {0},

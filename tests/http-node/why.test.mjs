@@ -248,6 +248,27 @@ describe('the admin\'s view', () => {
     for (const where of ['/metrics', '/slots']) assert.equal((await ask(where)).status, 200);
   });
 
+  it('erases a scope, or everything, in memory and in idle slots', async () => {
+    const erase = async (query, key = 'sk-boss') => {
+      const response = await fetch(`${server.url}/kvasir/cache${query}`, { method: 'DELETE', headers: { authorization: `Bearer ${key}` } });
+      return { status: response.status, json: await response.json() };
+    };
+    assert.equal((await erase('?all=true', 'sk-team')).status, 403);
+    for (const query of ['', '?all=true&scope=x', '?all=1']) assert.equal((await erase(query)).status, 400, query);
+    const prompt = fresh(600);
+    await complete(prompt);
+    await complete(prompt, {}, { key: 'sk-team' });
+    await stored();
+    assert.ok((await erase('?scope=team')).json.erased_records > 0);
+    assert.equal((await complete(prompt, {}, { key: 'sk-team' })).json.usage.prompt_tokens_details.cached_tokens, 0);
+    assert.ok((await complete(prompt)).json.usage.prompt_tokens_details.cached_tokens > 0);
+    await stored();
+    assert.ok((await erase('?all=true')).json.erased_records > 0);
+    assert.equal((await complete(prompt)).json.usage.prompt_tokens_details.cached_tokens, 0);
+    await stored();
+    await erase('?all=true');
+  });
+
   it('explains without running anything', async () => {
     const prompt = fresh(900);
     const nothing = (await ask('/kvasir/explain', { prompt }, boss)).json;
