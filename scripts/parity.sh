@@ -53,7 +53,8 @@ cat >> "$page" <<'TEXT'
 - **Zero** at block edge, inside a block, checkpoint and after a ring wrap, restored into an otherwise empty context: the
   blobs are raw bytes, whatever their type, and cells come to lie where the same numbers are added in the same order.
 - **Twice the shape noise** for fork and compaction. Shape noise is what the same engine does to the same tokens without any
-  cache: chunks of 3B/2 instead of B, a fork, and a sequence that lay below and was removed. Other cells are summed in other
+  cache: chunks of 3B/2 instead of B, a fork, and a sequence that lay below and was removed (of the long run too where zero
+  is not asked). Other cells are summed in other
   lanes, and a rounding that flips in a quantised K or V is seen in a logit.
 - Never less than **5e-4** on tiny models with f16 K and V, which is what another batch shape does to them.
 - Two exceptions from zero are held to the same bounds as fork and compaction:
