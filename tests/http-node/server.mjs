@@ -133,11 +133,12 @@ class Server {
  * Starts `kvasir serve ARGS --port 0` and waits for it.
  * args: options without `serve` and `--port`, none that silences the log on stderr. env: added to the environment.
  * until: 'ready' (default) or 'listening' (the port is open, the model may still load; then server.ready() waits).
- * binary: another program than KVASIR_BIN.
+ * binary: another program than KVASIR_BIN. user: { uid, gid } to run as.
  */
-export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd } = {}) {
+export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd, user = {} } = {}) {
   const child = spawn(program, ['serve', ...args, '--port', '0'], {
     cwd,
+    ...user,
     // Nothing of a test lands in the user's cache directory; who wants a disk names one.
     env: { ...process.env, ...(args.includes('--cache-dir') ? {} : { KVASIR_CACHE_DISK: '0' }), ...env },
     stdio: ['ignore', 'inherit', 'pipe'],
