@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/app.h"
 #include "api/stream.h"
@@ -289,6 +290,7 @@ static kv_status read_wishes(passage *p, bool *stream, const kv_http_request *re
     const char *text = kv_http_body(req, &n);
     json_t *body = NULL;
     int64_t ping = p->app->opt->sse_ping_interval;
+    if (strcmp(kv_http_method(req), "POST") != 0) return KV_OK; /* without a body */
     kv_status st = kv_json_parse(&body, text, n, err);
     if (st != KV_OK) return st;
     *stream = json_is_true(kv_json_get(body, "stream"));

@@ -250,6 +250,20 @@ static void test_waits_for_one_body(void **state) {
     }
 }
 
+static void test_waits_without_body(void **state) {
+    (void)state;
+    fall_asleep();
+    client c = dial(kv_http_port(r.http));
+    say(&c, "DELETE /kvasir/cache?all=true HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_true(kv_gate_wait(r.app.gate));
+    wake_up();
+    answer a = {0};
+    assert_true(read_answer(&c, &a, false));
+    assert_int_equal(a.status, 200);
+    free_answer(&a);
+    hang_up(&c);
+}
+
 static void test_failed_waking(void **state) {
     (void)state;
     kv_error why = {0};
@@ -364,9 +378,13 @@ int main(void) {
         cmocka_unit_test(test_many),
     };
     const struct CMUnitTest served[] = {
-        cmocka_unit_test(test_stream_waits),          cmocka_unit_test(test_stream_pings),
-        cmocka_unit_test(test_waits_for_one_body),    cmocka_unit_test(test_failed_waking),
-        cmocka_unit_test(test_hang_up_while_waiting), cmocka_unit_test(test_looking),
+        cmocka_unit_test(test_stream_waits),
+        cmocka_unit_test(test_stream_pings),
+        cmocka_unit_test(test_waits_for_one_body),
+        cmocka_unit_test(test_waits_without_body),
+        cmocka_unit_test(test_failed_waking),
+        cmocka_unit_test(test_hang_up_while_waiting),
+        cmocka_unit_test(test_looking),
     };
     int failed = cmocka_run_group_tests(alone, NULL, NULL);
     return failed + cmocka_run_group_tests(served, open_rig, close_rig);
