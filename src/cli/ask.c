@@ -103,8 +103,9 @@ static kv_status perform(kv_buf *answer, CURL *curl, const char *url, kv_error *
     return KV_INVALID;
 }
 
-/* GET url + path (+ query's value, escaped). */
-static kv_status get(kv_buf *answer, const question *q, const char *path, const char *value, kv_error *err) {
+/* url + path (+ query's value, escaped). */
+static kv_status send_request(kv_buf *answer, const char *method, const question *q, const char *path,
+                              const char *value, kv_error *err) {
     kv_status st = KV_OK;
     kv_buf url = {0}, header = {0};
     struct curl_slist *headers = NULL;
@@ -124,6 +125,7 @@ static kv_status get(kv_buf *answer, const question *q, const char *path, const 
         headers = curl_slist_append(NULL, header.data);
         curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     }
+    if (strcmp(method, "GET") != 0) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
     st = perform(answer, curl, url.data, err);
     curl_slist_free_all(headers);
     curl_free(escaped);
@@ -133,12 +135,23 @@ static kv_status get(kv_buf *answer, const question *q, const char *path, const 
     return st;
 }
 
-static kv_status get_json(json_t **out, kv_buf *answer, const question *q, const char *path, const char *value,
-                          kv_error *err) {
+static kv_status request_json(json_t **out, kv_buf *answer, const char *method, const question *q, const char *path,
+                              const char *value, kv_error *err) {
     *out = NULL;
-    kv_status st = get(answer, q, path, value, err);
+    kv_status st = send_request(answer, method, q, path, value, err);
     if (st == KV_OK) st = kv_json_parse(out, kv_buf_str(answer), answer->len, err);
     if (st == KV_OK && !json_is_object(*out)) st = kv_fail(err, KV_INVALID, "the server's answer is no JSON object");
+    return st;
+}
+
+kv_status kv_ask_server(json_t **out, const char *method, const char *url, const char *key, const char *path,
+                        const char *value, kv_error *err) {
+    question q = {.url = url, .key = key};
+    kv_buf answer = {0};
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    kv_status st = request_json(out, &answer, method, &q, path, value, err);
+    curl_global_cleanup();
+    kv_buf_free(&answer);
     return st;
 }
 
@@ -216,7 +229,7 @@ int kv_ask_why(int argc, char **argv, char *const *env) {
     kv_error err = {0};
     json_t *o = NULL;
     curl_global_init(CURL_GLOBAL_DEFAULT);
-    kv_status st = get_json(&o, &answer, &q, "/kvasir/why?id=", q.id, &err);
+    kv_status st = request_json(&o, &answer, "GET", &q, "/kvasir/why?id=", q.id, &err);
     if (st == KV_OK && q.json) kv_buf_addf(&out, "%s\n", kv_buf_str(&answer));
     else if (st == KV_OK) print_why(&out, o);
     json_decref(o);
@@ -298,11 +311,11 @@ int kv_ask_status(int argc, char **argv, char *const *env) {
     kv_error err = {0};
     json_t *o = NULL;
     curl_global_init(CURL_GLOBAL_DEFAULT);
-    kv_status st = get_json(&o, &answer, &q, "/kvasir/cache", NULL, &err);
+    kv_status st = request_json(&o, &answer, "GET", &q, "/kvasir/cache", NULL, &err);
     if (st == KV_OK && q.json) {
         kv_buf_addf(&out, "%s\n", kv_buf_str(&answer));
     } else if (st == KV_OK) {
-        st = get(&metrics, &q, "/metrics", NULL, &err);
+        st = send_request(&metrics, "GET", &q, "/metrics", NULL, &err);
         if (st == KV_OK) {
             print_metrics(&out, kv_buf_str(&metrics));
             print_cache(&out, o);

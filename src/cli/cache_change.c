@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/ask.h"
 #include "cli/cache_tool.h"
 #include "cli/cli.h"
 
@@ -98,7 +99,7 @@ static void tell_removed(kv_cache_tool *t, json_t *list, const kv_cache_ns *x, u
 static kv_status clear_quarantine(kv_cache_tool *t, uint64_t *bytes, uint64_t *files, kv_error *err) {
     uint64_t b, n;
     *bytes = *files = 0;
-    if (t->older_than >= 0) return KV_OK;
+    if (t->older_than >= 0 || !t->store) return KV_OK;
     if (t->all) return kv_store_clear_quarantine(t->store, NULL, t->dry_run, bytes, files, err);
     for (size_t i = 0; i < t->n; i++) {
         if (!t->list[i].selected) continue;
@@ -107,6 +108,27 @@ static kv_status clear_quarantine(kv_cache_tool *t, uint64_t *bytes, uint64_t *f
         *files += n;
         if (status != KV_OK) return status;
     }
+    return KV_OK;
+}
+
+/* After the directory: what the server wrote meanwhile goes now, with what it holds in memory and idle slots. */
+static kv_status tell_server(kv_cache_tool *t, kv_error *err) {
+    json_t *answer = NULL;
+    kv_error inner = {0};
+    if (t->dry_run) {
+        kv_cache_say(t, "would have %s forget %s%s\n", t->url, t->all ? "everything" : "scope ",
+                     t->all ? "" : t->scope);
+        return KV_OK;
+    }
+    kv_status status = t->all
+                           ? kv_ask_server(&answer, "DELETE", t->url, t->key, "/kvasir/cache?all=", "true", &inner)
+                           : kv_ask_server(&answer, "DELETE", t->url, t->key, "/kvasir/cache?scope=", t->scope, &inner);
+    if (status != KV_OK)
+        return kv_fail(err, status, "the directory is done, but the server was not told: %s", inner.message);
+    uint64_t n = (uint64_t)json_integer_value(json_object_get(answer, "erased_records"));
+    add_int(t->out, "server_records", n);
+    kv_cache_say(t, "the server forgot %llu records more\n", (unsigned long long)n);
+    json_decref(answer);
     return KV_OK;
 }
 
@@ -130,12 +152,14 @@ int kv_cache_rm(kv_cache_tool *t, kv_error *err) {
     add_int(t->out, "quarantine_files", files);
     if (files) kv_cache_say(t, "quarantine: %llu files\n", (unsigned long long)files);
     add_total(t, all_records, all_bytes + q_bytes);
+    if (status == KV_OK && t->url) return end_of(tell_server(t, err));
     if (status == KV_OK && !any && !t->all) {
         (void)kv_fail(err, KV_NOT_FOUND, "nothing in %s is meant by that selection", t->dir.data);
         return KV_EXIT_FAILURE;
     }
     if (!t->dry_run && all_records && kv_store_sharers(t->store))
-        fprintf(stderr, "kvasir cache rm: a server uses this directory: what it holds in memory stays until it ends\n");
+        fprintf(stderr, "kvasir cache rm: a server uses this directory: what it holds in memory stays until it ends "
+                        "(--url tells it)\n");
     return end_of(status);
 }
 

@@ -26,6 +26,10 @@ static const char usage[] =
     "                                         leftovers, what is over the budget, what is old\n"
     "       kvasir cache rm NS|--model TEXT|--scope NAME|--older-than AGE|--all [--dry-run]\n"
     "                                         remove; several selections narrow each other down\n"
+    "       kvasir cache rm --scope NAME|--all --url URL [--api-key KEY]\n"
+    "                                         and have the server there forget its model's part, in memory too\n"
+    "       kvasir cache warm [NS] [--model TEXT] [--scope NAME] [--dry-run]\n"
+    "                                         read it once, so that the system's page cache has it\n"
     "       kvasir cache pin|unpin NS         keep what a namespace holds now from being evicted\n"
     "       kvasir cache export NS FILE       one namespace as one file (it holds prompts, unencrypted)\n"
     "       kvasir cache import FILE [--scope NAME|--trust] [--dry-run]\n"
@@ -34,9 +38,10 @@ static const char usage[] =
     "NS is the beginning of a namespace's number as `ls` shows it. AGE: 90m, 12h, 7d, 2w.\n"
     "  --cache-dir DIR   default: $KVASIR_CACHE_DIR, else kvasir in the platform's cache directory\n"
     "  --json            one JSON object on stdout\n"
+    "  --api-key KEY     one that the server's key file marks admin; $KVASIR_API_KEY, which others cannot see\n"
     "Exit status: 0 done, 1 failed or damage found, 2 wrong usage. docs/format.md describes the files.\n";
 
-enum { O_DRY_RUN = 1, O_OLDER = 2, O_SCOPE = 4, O_MODEL = 8, O_ALL = 16, O_TRUST = 32 };
+enum { O_DRY_RUN = 1, O_OLDER = 2, O_SCOPE = 4, O_MODEL = 8, O_ALL = 16, O_TRUST = 32, O_URL = 64, O_KEY = 128 };
 
 typedef struct verb {
     const char *name;
@@ -52,7 +57,8 @@ static const verb verbs[] = {
     {"stat", kv_cache_stat, 0, 0, 0, true},
     {"verify", kv_cache_verify, 0, 0, O_DRY_RUN, false},
     {"gc", kv_cache_gc, 0, 0, O_OLDER | O_DRY_RUN, false},
-    {"rm", kv_cache_rm, 0, 1, O_OLDER | O_SCOPE | O_MODEL | O_ALL | O_DRY_RUN, false},
+    {"rm", kv_cache_rm, 0, 1, O_OLDER | O_SCOPE | O_MODEL | O_ALL | O_DRY_RUN | O_URL | O_KEY, false},
+    {"warm", kv_cache_warm_files, 0, 1, O_SCOPE | O_MODEL | O_DRY_RUN, true},
     {"pin", kv_cache_pin, 1, 1, 0, false},
     {"unpin", kv_cache_unpin, 1, 1, 0, false},
     {"export", kv_cache_export, 2, 2, 0, true},
@@ -99,6 +105,8 @@ static const struct option longs[] = {
     {"model", required_argument, NULL, LONG_FIRST + O_MODEL},
     {"all", no_argument, NULL, LONG_FIRST + O_ALL},
     {"trust", no_argument, NULL, LONG_FIRST + O_TRUST},
+    {"url", required_argument, NULL, LONG_FIRST + O_URL},
+    {"api-key", required_argument, NULL, LONG_FIRST + O_KEY},
     {0},
 };
 
@@ -114,6 +122,8 @@ static int take_option(kv_cache_tool *t, int option) {
     case LONG_FIRST + O_MODEL: t->model = optarg; return KV_EXIT_OK;
     case LONG_FIRST + O_ALL: t->all = true; return KV_EXIT_OK;
     case LONG_FIRST + O_TRUST: t->trust = true; return KV_EXIT_OK;
+    case LONG_FIRST + O_URL: t->url = optarg; return KV_EXIT_OK;
+    case LONG_FIRST + O_KEY: t->key = optarg; return KV_EXIT_OK;
     case LONG_FIRST + O_OLDER:
         t->older_than = parse_age(optarg);
         if (t->older_than < 0) return fail_usage("--older-than takes an age such as 12h or 7d, got \"%.40s\"", optarg);
@@ -130,6 +140,9 @@ static int check_arguments(const kv_cache_tool *t, const verb *v) {
         return fail_usage("%s needs a selection: a namespace, --model, --scope, --older-than or --all", "rm");
     if (v->run == kv_cache_rm && narrowed && t->all)
         return fail_usage("%s removes everything and goes with no other selection", "--all");
+    if (t->url && (t->prefix || t->model || t->older_than >= 0 || (t->scope && !t->scope[0])))
+        return fail_usage("%s goes with --scope NAME or --all: a server forgets a whole scope, or everything", "--url");
+    if (t->key && !t->url) return fail_usage("%s is for the server that --url names", "--api-key");
     if (v->run != kv_cache_import) return KV_EXIT_OK;
     if (t->trust && t->scope) return fail_usage("%s and --scope exclude each other", "--trust");
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -157,7 +170,7 @@ static int parse(kv_cache_tool *t, const verb **v, int argc, char **argv) {
         if (status != KV_EXIT_OK) return status;
     }
     if (optind == argc)
-        return fail_usage("what is to be done? %s", "ls, show, stat, verify, gc, rm, pin, unpin, export, import");
+        return fail_usage("what is to be done? %s", "ls, show, stat, verify, gc, rm, pin, unpin, warm, export, import");
     const char *name = argv[optind++];
     if (strcmp(name, "help") == 0) return KV_EXIT_OK;
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
@@ -179,11 +192,17 @@ static int parse(kv_cache_tool *t, const verb **v, int argc, char **argv) {
 
 /* ── the directory ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static kv_status find_dir(kv_cache_tool *t, char *const *env, kv_error *err) {
-    static const char name[] = "KVASIR_CACHE_DIR=";
-    if (t->dir.len > 0) return KV_OK;
+static const char *env_of(char *const *env, const char *name) {
+    size_t n = strlen(name);
     for (size_t i = 0; env && env[i]; i++)
-        if (strncmp(env[i], name, sizeof name - 1) == 0) kv_buf_adds(&t->dir, env[i] + sizeof name - 1);
+        if (strncmp(env[i], name, n) == 0 && env[i][n] == '=' && env[i][n + 1]) return env[i] + n + 1;
+    return NULL;
+}
+
+static kv_status find_dir(kv_cache_tool *t, char *const *env, kv_error *err) {
+    const char *named = env_of(env, "KVASIR_CACHE_DIR");
+    if (t->url && !t->key) t->key = env_of(env, "KVASIR_API_KEY");
+    if (t->dir.len == 0 && named) kv_buf_adds(&t->dir, named);
     return t->dir.len > 0 ? KV_OK : kv_dir_cache(&t->dir, err);
 }
 
@@ -223,6 +242,7 @@ static kv_status open_store(kv_cache_tool *t, const verb *v, kv_error *err) {
         .max_age_s = v->run == kv_cache_gc && t->older_than > 0 ? t->older_than : 0,
     };
     if (imports && t->dry_run && status == KV_NOT_FOUND) return KV_OK; /* the file alone is looked at */
+    if (t->url && status == KV_NOT_FOUND) return KV_OK;                /* that server may keep all of it in memory */
     if (status != KV_OK) return status;
     /* Where no server ever said how much it may be, an import leaves a tenth of the volume. */
     if (imports && f->disk(f, t->dir.data, &disk) == 0) cfg.keep_free = disk.total / 10;

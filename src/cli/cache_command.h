@@ -3,6 +3,7 @@
  *   kv_cache_command   arguments ─► directory ─► store (read-only for what only looks) ─► namespaces ─► verb
  *   cache_look.c       ls, show, stat                      cache_change.c   verify, gc, rm, pin, unpin
  *   cache_carry.c      export, import                      cache_text.c     tables, sizes, ages, progress
+ *   cache_warm.c       warm
  *
  * Works on the directory itself, beside a running server and without one; the store's locks see to that. A running
  * server sees what went when it next reads it, and what came when it next starts.

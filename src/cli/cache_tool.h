@@ -25,11 +25,12 @@ typedef struct kv_cache_ns {
 typedef struct kv_cache_tool {
     /* arguments; borrowed */
     const char *prefix, *file, *scope, *model;
+    const char *url, *key; /* of a running server that is told, too; key: NULL without one */
     bool dry_run, all, json, trust;
     int64_t older_than; /* seconds, -1 = not given */
 
     kv_buf dir;
-    kv_store *store;
+    kv_store *store; /* NULL where there is no directory and that is fine */
     int64_t now;
     kv_cache_ns *list; /* by namespace */
     size_t n;
@@ -38,7 +39,7 @@ typedef struct kv_cache_tool {
     json_t *out; /* what --json prints */
 } kv_cache_tool;
 
-/* cache_look.c, cache_change.c, cache_carry.c: a verb each. Exit status; KV_EXIT_FAILURE with *err filled, or with an
+/* cache_look.c, cache_change.c, cache_warm.c, cache_carry.c: a verb each. Exit status; KV_EXIT_FAILURE with *err filled, or with an
  * empty message when all was said. */
 int kv_cache_ls(kv_cache_tool *t, kv_error *err);
 int kv_cache_show(kv_cache_tool *t, kv_error *err);
@@ -48,6 +49,7 @@ int kv_cache_gc(kv_cache_tool *t, kv_error *err);
 int kv_cache_rm(kv_cache_tool *t, kv_error *err);
 int kv_cache_pin(kv_cache_tool *t, kv_error *err);
 int kv_cache_unpin(kv_cache_tool *t, kv_error *err);
+int kv_cache_warm_files(kv_cache_tool *t, kv_error *err);
 int kv_cache_export(kv_cache_tool *t, kv_error *err);
 int kv_cache_import(kv_cache_tool *t, kv_error *err);
 

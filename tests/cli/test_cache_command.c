@@ -236,6 +236,14 @@ static void usage_errors(void **state) {
                                         "rm",
                                         "rm --dry-run",
                                         "rm --all --model x",
+                                        "rm --all --api-key k",
+                                        "rm --url http://127.0.0.1:1",
+                                        "rm 12 --url http://127.0.0.1:1",
+                                        "rm --scope x --model y --url http://127.0.0.1:1",
+                                        "rm --older-than 1d --url http://127.0.0.1:1",
+                                        "ls --url http://127.0.0.1:1",
+                                        "warm --all",
+                                        "warm a b",
                                         "pin",
                                         "export",
                                         "export 12",
@@ -575,6 +583,52 @@ static void directory_from_environment(void **state) {
 #endif
 }
 
+/* Port 1 answers nobody. The live half is in tests/http-node/tools.test.mjs. */
+static void rm_asks_the_server_too(void **state) {
+    (void)state;
+    assert_ends(CACHE("rm --scope team --url http://127.0.0.1:1 --dry-run"), 0);
+    assert_said(&out, "would have http://127.0.0.1:1 forget scope team");
+    assert_int_equal(records_at(dir), 3 * N);
+    assert_ends(CACHE("rm --scope team --url http://127.0.0.1:1"), 1);
+    assert_said(&errors, "the directory is done, but the server was not told");
+    assert_int_equal(records_at(dir), 2 * N);
+    assert_ends(cache_at(other, "rm --all --url http://127.0.0.1:1"), 1); /* no directory: the server all the same */
+    assert_said(&errors, "does not answer");
+    assert_int_equal(access(other, F_OK), -1);
+}
+
+static void warms(void **state) {
+    (void)state;
+    assert_ends(CACHE("warm --dry-run --json"), 0);
+    assert_int_equal(number("records"), 3 * N);
+    assert_int_equal(number("left_records"), 0);
+    int64_t all = number("bytes");
+    assert_true(all > 0);
+    assert_ends(CACHE("warm %.8s --json", hex_of("gemma-3", "default")), 0);
+    assert_int_equal(number("records"), N);
+    int64_t bytes = number("bytes");
+    assert_true(bytes >= N * 5900 && bytes <= all); /* the files' sizes; the dry run tells what they take on disk */
+    assert_ends(CACHE("warm"), 0);
+    assert_said(&out, "read 21 records");
+    assert_ends(CACHE("warm 0123456789abcdef"), 1);
+    assert_said(&errors, "no namespace");
+    assert_int_equal(records_at(dir), 3 * N);
+}
+
+/* A link in a record's place is never followed. */
+static void warm_follows_no_link(void **state) {
+    (void)state;
+    static rec r[N];
+    char path[400], outside[400];
+    make_all(r, ns_of("gemma-3", "default"));
+    path_of(path, dir, &r[3].head);
+    snprintf(outside, sizeof outside, "%s/outside", base);
+    assert_int_equal(rename(path, outside), 0);
+    assert_int_equal(symlink(outside, path), 0);
+    assert_ends(CACHE("warm --json"), 0);
+    assert_int_equal(number("records"), 3 * N - 1);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -594,6 +648,9 @@ int main(void) {
         T(namespace_without_description),
         T(escapes_are_not_printed),
         T(directory_from_environment),
+        T(rm_asks_the_server_too),
+        T(warms),
+        T(warm_follows_no_link),
     };
     int status = cmocka_run_group_tests(tests, NULL, NULL);
     kv_buf_free(&out);
