@@ -117,9 +117,9 @@ static int32_t chunk_cap(const kv_options *opt) {
 }
 
 /* DESIGN "block": 256, or the largest power of two within the window; nor larger than the largest chunk. */
-static int32_t choose_block(const kv_options *opt, const kv_model_info *m) {
+int32_t kv_load_choose_block(const kv_options *opt, int32_t n_window) {
     int32_t block = BLOCK, cap = chunk_cap(opt);
-    while (m->n_window > 0 && block > m->n_window && block > BLOCK_LEAST) block /= 2;
+    while (n_window > 0 && block > n_window && block > BLOCK_LEAST) block /= 2;
     while (cap > 0 && block > cap && block > BLOCK_LEAST) block /= 2;
     return block;
 }
@@ -269,7 +269,7 @@ static kv_status begin(kv_loaded *l, const kv_options *opt, bool (*progress)(voi
     l->identity = kv_buf_take(&identity);
     st = read_grammar(l, opt, err);
     if (st == KV_OK) st = check_sampling(l, opt, err);
-    l->block = choose_block(opt, m);
+    l->block = kv_load_choose_block(opt, m->n_window);
     engine_params(l, opt);
     return st;
 }

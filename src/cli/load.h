@@ -42,6 +42,10 @@ kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err);
 /* The cache beside the slots, within what the plan leaves of memory, and on disk where that is of use; says what it
  * found there. */
 kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err);
+/* l->ns for the engine in `l`: what its records stand under. kv_load_cache does it, too. */
+kv_status kv_load_namespace(kv_loaded *l, const kv_options *opt, kv_error *err);
+/* Tokens a block; n_window: 0 = none. */
+int32_t kv_load_choose_block(const kv_options *opt, int32_t n_window);
 /* No request runs any more: what is not on disk yet is written within `seconds`; says what was not. */
 void kv_load_flush_cache(kv_loaded *l, double seconds);
 /* Model and engine go; the cache, and what was chosen for the engine, stay. */

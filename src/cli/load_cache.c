@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/disk_plan.h"
 #include "cli/load.h"
-#include "os/files.h"
 #include "os/machine.h"
 
 /* llama-server's default; more than that is rarely a conversation that comes back. With a disk the page cache does most
@@ -18,11 +18,6 @@
 /* Buffers between disk and engine: some blocks ahead, and the largest group that is needed at once. */
 #define READ_LEAST  (64ull << 20)
 #define READ_BLOCKS 8
-/* --cache-disk auto */
-#define DISK_MOST      (64ull << 30)
-#define DISK_KEEP_FREE (10ull << 30)
-#define DISK_SHARE     10
-#define DISK_TINY      (1ull << 30) /* below this a budget is of no use by itself */
 
 /* ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -32,70 +27,16 @@ static void describe_bytes(kv_buf *out, uint64_t bytes) {
     else kv_buf_addf(out, "%.1f MiB", (double)bytes / (1 << 20));
 }
 
-/* Why nothing is kept on such a volume unless it was asked for; NULL: all is well. */
-static const char *unsuitable(const kv_disk_info *d, uint64_t budget) {
-    if (d->memory) return "it lies in memory";
-    if (d->overlay) return "it lies in a container's own layer, which goes with the container";
-    if (d->network) return "it lies on a network file system";
-    if (d->read_only) return "it cannot be written";
-    return budget < DISK_TINY ? "the volume has too little room" : NULL;
-}
-
-/* The nearest folder above that is there. */
-static int disk_of(kv_disk_info *out, const char *dir) {
-    const kv_files *f = kv_files_real();
-    char *path = kv_strdup(dir);
-    int code;
-    while ((code = f->disk(f, path, out)) != 0) {
-        char *slash = strrchr(path, '/');
-        if (!slash || slash == path) break;
-        *slash = '\0';
-    }
-    free(path);
-    return code;
-}
-
-typedef struct disk_plan {
-    kv_buf dir;
-    uint64_t budget, keep_free; /* budget 0: none */
-    bool asked_for;             /* a directory or a size was named */
-} disk_plan;
-
-static void plan_disk(disk_plan *p, const kv_options *opt) {
-    kv_disk_info disk = {0};
-    kv_error err;
-    p->asked_for = opt->cache_dir || opt->cache_disk > 0;
-    if (opt->cache_disk == 0 || (opt->fake && !p->asked_for)) return;
-    if (opt->cache_dir) {
-        kv_buf_adds(&p->dir, opt->cache_dir);
-    } else if (kv_dir_cache(&p->dir, &err) != KV_OK) {
-        KV_WARN("nothing is kept on disk: %s (--cache-dir names a place)", err.message);
-        return;
-    }
-    const char *dir = kv_buf_str(&p->dir);
-    int code = disk_of(&disk, dir);
-    uint64_t tenth = disk.total / DISK_SHARE, budget = tenth < DISK_MOST ? tenth : DISK_MOST;
-    p->keep_free = tenth > DISK_KEEP_FREE ? tenth : DISK_KEEP_FREE;
-    if (opt->cache_disk > 0) {
-        p->budget = (uint64_t)opt->cache_disk;
-        p->keep_free =
-            disk.total / 100; /* who names a size wants it; the volume is not filled to the brim all the same */
-        return;
-    }
-    const char *why = code != 0 ? strerror(-code) : unsuitable(&disk, disk.free > p->keep_free ? budget : 0);
-    if (why && !opt->cache_dir) {
-        KV_INFO("nothing is kept on disk in %s: %s (--cache-dir or --cache-disk SIZE overrides)", dir, why);
-        return;
-    }
-    p->budget = budget > KV_STORE_MIN ? budget : KV_STORE_MIN;
-}
-
 /* A directory that was named must be usable; the platform's own may be what it is. */
 static kv_status open_store(kv_loaded *l, const kv_options *opt, kv_error *err) {
-    disk_plan p = {0};
+    kv_disk_plan p;
     kv_buf size = {0};
-    plan_disk(&p, opt);
+    kv_disk_plan_make(&p, opt);
     kv_status st = KV_OK;
+    if (p.why[0] && !p.dir.len) KV_WARN("nothing is kept on disk: %s (--cache-dir names a place)", p.why);
+    else if (p.why[0])
+        KV_INFO("nothing is kept on disk in %s: %s (--cache-dir or --cache-disk SIZE overrides)", kv_buf_str(&p.dir),
+                p.why);
     if (!p.budget) goto done;
     if (p.budget < KV_STORE_MIN) {
         st = kv_fail_field(err, "--cache-disk", "--cache-disk: %lld bytes are too few, at least 1M",
@@ -127,7 +68,7 @@ static kv_status open_store(kv_loaded *l, const kv_options *opt, kv_error *err) 
     KV_INFO("cache on disk: %s, %s in %llu records, not encrypted", kv_buf_str(&p.dir), kv_buf_str(&size),
             (unsigned long long)stats.records);
 done:
-    kv_buf_free(&p.dir);
+    kv_disk_plan_free(&p);
     kv_buf_free(&size);
     return st;
 }
@@ -156,6 +97,10 @@ static kv_status make_namespace(kv_loaded *l, const kv_options *opt, kv_error *e
         kv_buf_free(&shapes);
     }
     return st;
+}
+
+kv_status kv_load_namespace(kv_loaded *l, const kv_options *opt, kv_error *err) {
+    return make_namespace(l, opt, err);
 }
 
 /* ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────── */

@@ -171,3 +171,8 @@ kv_status kv_llama_lib_init(kv_error *err) {
 const char *kv_llama_lib_backends(void) {
     return backends_text;
 }
+
+bool kv_llama_lib_has_gpu(void) {
+    return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
+           ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
+}

@@ -14,6 +14,7 @@
  * names another one). Later calls return what the first one did. */
 kv_status kv_llama_lib_init(kv_error *err);
 const char *kv_llama_lib_backends(void); /* "CPU (…)"; static once initialised */
+bool kv_llama_lib_has_gpu(void);         /* any device but processors was found; once initialised */
 
 /* While a trap is open on this thread, the engine's errors are kept instead of logged, and with `warnings` its warnings
  * too: what a request causes is told to that request. Traps nest; the outermost decides. `text` is the last error's text (or the last warning's when there was

@@ -144,6 +144,8 @@ static int do_stat(const kv_files *self, const char *path, kv_file_info *out) {
     out->is_dir = S_ISDIR(st.st_mode);
     out->is_regular = S_ISREG(st.st_mode);
     out->is_mine = st.st_uid == geteuid();
+    out->mode = (uint32_t)st.st_mode & 07777;
+    out->owner = (uint32_t)st.st_uid;
     return 0;
 }
 

@@ -21,6 +21,7 @@ typedef struct kv_file_info {
     uint64_t disk;                    /* bytes it takes on disk (st_blocks × 512) */
     int64_t mtime;                    /* Unix seconds */
     bool is_dir, is_regular, is_mine; /* is_mine: owned by this process's user */
+    uint32_t mode, owner;             /* permission bits; user id */
 } kv_file_info;
 
 typedef struct kv_disk_info {

@@ -14,6 +14,8 @@
  * with fast and slow cores only the fast ones count (where the process may use any): a batch waits for its slowest
  * thread. A quota of 3.5 CPUs is 3 cores: a thread too many is throttled, and the others spin for it. */
 int kv_machine_cores(void);
+/* Processors (hardware threads) that the affinity mask allows, quotas and kinds of cores left out of account, ≥ 1. */
+int kv_machine_processors(void);
 /* Bytes of memory: the smaller of physical memory and the cgroup limits; and what of it is available now (what the
  * page cache holds counts as available). */
 uint64_t kv_machine_memory_total(void);

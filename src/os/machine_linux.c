@@ -342,6 +342,12 @@ int kv_machine_cores(void) {
     return cores;
 }
 
+int kv_machine_processors(void) {
+    int n;
+    free(allowed_cpus(&n));
+    return n;
+}
+
 uint64_t kv_machine_memory_total(void) {
     return kv_linux_memory_total("");
 }

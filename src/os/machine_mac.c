@@ -20,6 +20,11 @@ int kv_machine_cores(void) {
     return n > 0 ? (int)n : 1;
 }
 
+int kv_machine_processors(void) {
+    uint64_t n = sysctl_number("hw.logicalcpu");
+    return n > 0 ? (int)n : 1;
+}
+
 uint64_t kv_machine_memory_total(void) {
     return sysctl_number("hw.memsize");
 }
