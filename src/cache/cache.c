@@ -68,6 +68,7 @@ void kv_cache_free(kv_cache *c) {
     for (int i = 0; i < c->n_scopes; i++) free(c->scopes[i].name);
     free(c->scopes);
     free(c->hungry);
+    free(c->probe_build);
     pthread_mutex_destroy(&c->scope_mutex);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->quiet);

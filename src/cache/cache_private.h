@@ -7,6 +7,7 @@
  *   lookup.c   from a prompt to a position and the records that lead there
  *   restore.c  those records into the engine, read from the disk while others compute
  *   trail.c    what a running sequence leaves behind
+ *   probe.c    whether what another engine build left can be used
  *
  * A record's way:
  *
@@ -57,6 +58,8 @@ struct kv_cache {
     kv_lookup **hungry;       /* owned; restores that wait for room to read into, in order; each referenced */
     int n_hungry, cap_hungry;
     kv_cache_stats stats;
+    char *probe_build;        /* owned; the engine's, once kv_probe_run has looked */
+    atomic_bool probe_wanted; /* the next prompt that suits is noted */
 };
 
 /* cache.c */

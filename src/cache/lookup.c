@@ -25,8 +25,10 @@ typedef struct sight {
     kv_radix_match match;
     kv_radix_node *peers[MAX_PEERS]; /* siblings that share the first `shared` tokens of the candidate */
     int n_peers;
-    int32_t path_end; /* tokens of the path's full blocks */
-    int32_t shared;   /* tokens of the prompt behind them that the candidate has too */
+    int32_t path_end;     /* tokens of the path's full blocks */
+    int32_t shared;       /* tokens of the prompt behind them that the candidate has too */
+    kv_radix_node **held; /* owned, referenced: siblings of path blocks that were of use */
+    int n_held, cap_held;
 } sight;
 
 static void part_free(kv_part *p) {
@@ -59,6 +61,10 @@ void kv_lookup_drop(kv_lookup *l) {
 }
 
 static void sight_free(sight *s, kv_cache *c) {
+    for (int i = 0; i < s->n_held; i++) kv_radix_unref(c->tree, s->held[i]);
+    free(s->held);
+    s->held = NULL;
+    s->n_held = s->cap_held = 0;
     for (int i = 0; i < s->n_peers; i++) kv_radix_unref(c->tree, s->peers[i]);
     s->n_peers = 0;
     kv_radix_match_free(&s->match, c->tree);
@@ -77,17 +83,25 @@ static int32_t compare_candidate(const kv_lookup *l, const sight *s) {
     return (int32_t)shared;
 }
 
+/* Children known by key alone are put apart; one whose tokens are gone is forgotten. False: one cannot be read now. */
+static bool settle(kv_cache *c, kv_radix_node *parent) {
+    for (int tries = 0; tries < MAX_FORGOTTEN; tries++) {
+        kv_radix_node *bad;
+        if (kv_radix_settle(&bad, c->tree, parent, kv_cache_tokens_of, c, NULL) == KV_OK) return true;
+        if (!kv_cache_forget_if_lost(c, bad)) return false;
+    }
+    return false;
+}
+
 static void see(sight *s, kv_lookup *l) {
     kv_cache *c = l->cache;
     memset(s, 0, sizeof *s);
-    /* Children known by key alone are put apart first; one whose tokens are gone is forgotten. */
-    for (int tries = 0; tries < MAX_FORGOTTEN; tries++) {
+    for (bool again = true; again;) {
         kv_radix_find(&s->match, c->tree, l->root, l->tokens, (size_t)l->n);
         if (!s->match.unsettled) break;
-        kv_radix_node *parent = s->match.n_path ? s->match.path[s->match.n_path - 1] : l->root, *bad;
-        bool settled = kv_radix_settle(&bad, c->tree, parent, kv_cache_tokens_of, c, NULL) == KV_OK;
-        if (!settled && !kv_cache_forget_if_lost(c, bad)) break; /* it cannot be read now: go without a sibling */
-        kv_radix_match_free(&s->match, c->tree);
+        kv_radix_node *parent = s->match.n_path ? s->match.path[s->match.n_path - 1] : l->root;
+        again = settle(c, parent); /* else go without a sibling */
+        if (again) kv_radix_match_free(&s->match, c->tree);
     }
     s->path_end = s->match.n_path * c->cfg.block;
     s->shared = compare_candidate(l, s);
@@ -101,14 +115,69 @@ static bool is_there(const kv_lookup *l, const kv_radix_node *node, kv_radix_slo
     return kv_radix_get_record(&rec, l->cache->tree, node, slot);
 }
 
+/* Keeps a sibling until the sight is over. Takes over the reference. */
+static kv_radix_node *hold(sight *s, kv_radix_node *node) {
+    if (s->n_held == s->cap_held) {
+        s->cap_held = s->cap_held * 2 + 8;
+        s->held = kv_realloc(s->held, (size_t)s->cap_held * sizeof(kv_radix_node *));
+    }
+    return s->held[s->n_held++] = node;
+}
+
+static bool covers(const kv_lookup *l, const kv_radix_node *node, int32_t upto, kv_radix_slot slot) {
+    return kv_radix_start(node) + kv_radix_n_tokens(node) >= upto && is_there(l, node, slot);
+}
+
+/* A sibling of a path block that has what the block itself lacks. */
+static kv_radix_node *sibling_of(const kv_lookup *l, sight *s, kv_radix_node *node, int32_t upto, kv_radix_slot slot) {
+    kv_radix_node *peers[MAX_PEERS], *found = NULL;
+    if (!settle(l->cache, kv_radix_parent(node))) return NULL;
+    int n = kv_radix_peers(peers, MAX_PEERS, l->cache->tree, node, upto - kv_radix_start(node));
+    for (int i = 0; i < n; i++) {
+        if (!found && covers(l, peers[i], upto, slot)) found = hold(s, peers[i]);
+        else kv_radix_unref(l->cache->tree, peers[i]);
+    }
+    return found;
+}
+
 /* A node whose record has the cells of [q, upto) at least, borrowed from the sight; NULL: there is none. */
-static kv_radix_node *find_node(const kv_lookup *l, const sight *s, int32_t q, int32_t upto, kv_radix_slot slot) {
-    kv_radix_node *const *nodes = q < s->path_end ? &s->match.path[q / l->cache->cfg.block] : s->peers;
-    int n_nodes = q < s->path_end ? 1 : s->n_peers;
-    for (int i = 0; i < n_nodes; i++)
-        if (kv_radix_start(nodes[i]) + kv_radix_n_tokens(nodes[i]) >= upto && is_there(l, nodes[i], slot))
-            return nodes[i];
+static kv_radix_node *find_node(const kv_lookup *l, sight *s, int32_t q, int32_t upto, kv_radix_slot slot) {
+    if (q < s->path_end) {
+        kv_radix_node *node = s->match.path[q / l->cache->cfg.block];
+        return covers(l, node, upto, slot) ? node : sibling_of(l, s, node, upto, slot);
+    }
+    for (int i = 0; i < s->n_peers; i++)
+        if (covers(l, s->peers[i], upto, slot)) return s->peers[i];
+    for (int i = 0; i < s->match.n_ends; i++) /* they share less than the candidate does, but all that they have */
+        if (kv_radix_n_tokens(s->match.ends[i]) <= s->shared && covers(l, s->match.ends[i], upto, slot))
+            return s->match.ends[i];
     return NULL;
+}
+
+/* The farthest node of the block at q that ends at `limit` or before, on the prompt's tokens, with such a record: the
+ * block itself, or a shorter sibling that is a prefix of it. Borrowed from the sight. */
+static kv_radix_node *kept_in_block(const kv_lookup *l, sight *s, int32_t q, int32_t limit, kv_radix_slot slot) {
+    kv_radix_node *prefixes[MAX_PEERS], *found = NULL, *last = s->match.candidate;
+    if (q >= s->path_end) {
+        if (last && kv_radix_n_tokens(last) == s->shared && s->path_end + s->shared <= limit && is_there(l, last, slot))
+            return last;
+        for (int i = s->match.n_ends - 1; i >= 0; i--) {
+            kv_radix_node *node = s->match.ends[i];
+            int32_t n = kv_radix_n_tokens(node);
+            if (n <= s->shared && s->path_end + n <= limit && is_there(l, node, slot)) return node;
+        }
+        return NULL;
+    }
+    kv_radix_node *node = s->match.path[q / l->cache->cfg.block];
+    if (q + l->cache->cfg.block <= limit && is_there(l, node, slot)) return node;
+    if (!settle(l->cache, kv_radix_parent(node))) return NULL;
+    int n = kv_radix_prefixes(prefixes, MAX_PEERS, l->cache->tree, node); /* the longest first */
+    for (int i = 0; i < n; i++) {
+        bool fits = q + kv_radix_n_tokens(prefixes[i]) <= limit && is_there(l, prefixes[i], slot);
+        if (!found && fits) found = hold(s, prefixes[i]);
+        else kv_radix_unref(l->cache->tree, prefixes[i]);
+    }
+    return found;
 }
 
 bool kv_part_matches(const kv_lookup *l, const kv_part *p, const kv_record *r) {
@@ -132,7 +201,7 @@ static bool take(kv_lookup *l, kv_part *p, const kv_radix_node *node, kv_radix_s
 }
 
 /* How far blocks reach from 0 on without a gap, at most `limit`. */
-static int32_t covered(const kv_lookup *l, const sight *s, int32_t limit) {
+static int32_t covered(const kv_lookup *l, sight *s, int32_t limit) {
     int32_t block = l->cache->cfg.block;
     for (int32_t q = 0; q < limit; q += block) {
         int32_t upto = q + block < limit ? q + block : limit;
@@ -145,42 +214,43 @@ static int32_t window_start(const kv_cache *c, int32_t P) {
     return kv_window_start(c->window, c->window_is_chunked, P);
 }
 
-/* The largest P ≤ limit whose window parts are all there. A block that lacks its part can only lie outside. */
-static int32_t windowed(const kv_lookup *l, const sight *s, int32_t limit) {
-    const kv_cache *c = l->cache;
-    int32_t block = c->cfg.block, P = kv_policy_resumes(&c->policy, limit);
+/* The first block, from P's own back to where its window begins, that lacks its part; -1: none does. */
+static int32_t lacks_window(const kv_lookup *l, sight *s, int32_t P) {
+    int32_t block = l->cache->cfg.block, from = window_start(l->cache, P);
+    for (int32_t q = (P - 1) / block * block; q >= 0 && q + block > from; q -= block)
+        if (!find_node(l, s, q, q + block < P ? q + block : P, KV_RADIX_WINDOW)) return q;
+    return -1;
+}
+
+/* The largest P ≤ limit whose window parts are all there. Where P's own block lacks its part, a shorter sibling's end may
+ * be a position that was kept; a block that lacks its part can only lie outside. */
+static int32_t windowed(const kv_lookup *l, sight *s, int32_t limit) {
+    const kv_policy *policy = &l->cache->policy;
+    int32_t block = l->cache->cfg.block, P = kv_policy_resumes(policy, limit);
     while (P > 0) {
-        int32_t missing = -1;
-        for (int32_t q = (P - 1) / block * block; q >= 0 && q + block > window_start(c, P); q -= block) {
-            if (find_node(l, s, q, q + block < P ? q + block : P, KV_RADIX_WINDOW)) continue;
-            missing = q;
-            break;
-        }
+        int32_t missing = lacks_window(l, s, P);
         if (missing < 0) return P;
-        P = kv_policy_resumes(&c->policy, missing);
+        kv_radix_node *shorter =
+            missing == (P - 1) / block * block ? kept_in_block(l, s, missing, P - 1, KV_RADIX_WINDOW) : NULL;
+        P = kv_policy_resumes(policy, shorter ? missing + kv_radix_n_tokens(shorter) : missing);
     }
     return 0;
 }
 
 /* The node that ends at a usable checkpoint, the farthest one ≤ limit; borrowed from the sight. */
-static kv_radix_node *checkpointed(const kv_lookup *l, const sight *s, int32_t limit, kv_radix_slot slot) {
-    kv_radix_node *last = s->match.candidate;
-    if (last && kv_radix_n_tokens(last) == s->shared && s->path_end + s->shared <= limit && is_there(l, last, slot))
-        return last;
-    for (int i = s->match.n_ends - 1; i >= 0; i--) {
-        kv_radix_node *node = s->match.ends[i];
-        int32_t n = kv_radix_n_tokens(node);
-        if (n <= s->shared && s->path_end + n <= limit && is_there(l, node, slot)) return node;
+static kv_radix_node *checkpointed(const kv_lookup *l, sight *s, int32_t limit, kv_radix_slot slot) {
+    int32_t block = l->cache->cfg.block;
+    for (int32_t q = s->path_end; q >= 0; q -= block) {
+        kv_radix_node *node = q < limit ? kept_in_block(l, s, q, limit, slot) : NULL;
+        if (node) return node;
     }
-    for (int i = s->match.n_path - 1; i >= 0; i--)
-        if ((i + 1) * l->cache->cfg.block <= limit && is_there(l, s->match.path[i], slot)) return s->match.path[i];
     return NULL;
 }
 
 /* ── the plan ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Takes the blocks of [0, P). False when one went away meanwhile. */
-static bool take_blocks(kv_lookup *l, const sight *s, int32_t P) {
+static bool take_blocks(kv_lookup *l, sight *s, int32_t P) {
     kv_cache *c = l->cache;
     int32_t block = c->cfg.block, from = kv_state_has_windows(c->memory) ? window_start(c, P) : P;
     l->steps = kv_alloc((size_t)(P / block + 1) * sizeof *l->steps);
@@ -215,7 +285,7 @@ static void touch(kv_lookup *l, const sight *s) {
 }
 
 /* The position with a checkpoint that blocks lead to; sets l->checkpoint. */
-static int32_t plan_checkpoint(kv_lookup *l, const sight *s, int32_t limit) {
+static int32_t plan_checkpoint(kv_lookup *l, sight *s, int32_t limit) {
     kv_cache *c = l->cache;
     kv_radix_slot slot = c->memory == KV_MEMORY_WHOLE ? KV_RADIX_WHOLE : KV_RADIX_CHECKPOINT;
     while (limit > 0) {

@@ -231,6 +231,7 @@ static void add_diff(kv_buf *out, const kv_namespace *now, const json_t *about) 
     for (int i = 0; i < now->n_parts; i++) {
         const kv_namespace_part *p = &now->part[i];
         const char *stored = text_of(parts, p->name);
+        if (!stored && strcmp(p->name, KV_NAMESPACE_ENGINE) == 0) stored = text_of(about, "engine");
         if (!stored || strcmp(stored, p->value) != 0) add_change(out, start, p->name, stored, p->value);
     }
     const char *name;

@@ -35,6 +35,8 @@
 #define KV_NAMESPACE_LAYOUT 1
 
 #define KV_NAMESPACE_PARTS_MAX 20
+/* A part that only a namespace has whose engine's build does not agree with an older one (cache/probe.h). */
+#define KV_NAMESPACE_ENGINE "engine"
 
 typedef struct kv_namespace_part {
     const char *name; /* static */

@@ -147,6 +147,22 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
     return true;
 }
 
+/* A kept position inside a block needs the part of what the block has by now; the whole one comes when it is full, if
+ * some position needs it then. */
+static void capture_tail_window(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+    kv_cache *c = t->cache;
+    int32_t q = t->edge;
+    if (n == q || n - q >= c->cfg.block) return; /* nothing open, or blocks wait for room */
+    kv_hash key = kv_hash_chain(t->edge_key, tokens + q, (size_t)(n - q));
+    if (is_stored(t, key, KV_RADIX_WINDOW)) return;
+    kv_record *r = NULL;
+    kv_error err;
+    if (kv_state_capture(NULL, &t->scratch_window, state, seq, q, n, &err) == KV_OK)
+        r = new_record(t, KV_RECORD_WINDOW, key, tokens, q, n, &t->scratch_window);
+    if (r) kv_cache_insert_later(c, r);
+    else count_dropped(c);
+}
+
 /* The window parts that position P needs are kept from now on. */
 static void keep_windows(kv_trail *t, const kv_state *state, int32_t P) {
     int32_t from = kv_state_window_start(state, P);
@@ -205,7 +221,9 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
     t->seen = n;
     if (!kv_policy_keeps(&c->policy, n, n_prompt)) return;
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
-    if (kv_state_has_windows(c->memory)) keep_windows(t, state, n);
+    if (!kv_state_has_windows(c->memory)) return;
+    capture_tail_window(t, state, seq, tokens, n);
+    keep_windows(t, state, n);
 }
 
 /* What is not kept now lies behind every later position's window: an idle sequence holds no room in the queue. */

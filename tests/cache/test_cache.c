@@ -62,6 +62,34 @@ static void a_parting_prompt_goes_back_to_what_is_kept(void **state) {
     }
 }
 
+/* A kept position inside a block stays one, however long the answer grows behind it, and after full blocks lie over it. */
+static void a_kept_position_stays_one(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++)
+        for (int answer = 1; answer < 200; answer += 13)
+            for (int n_prompt = 145; n_prompt <= 161; n_prompt += 4) { /* 160, 161: on and behind a block's edge */
+                world w;
+                open_world(&w, kind, 1, 1 << 26, 1 << 26, false);
+                kv_token tokens[MAX];
+                fill(tokens, 0, MAX, 7);
+                kv_lookup_result r;
+                serve(&w, "", tokens, n_prompt, n_prompt + answer, &r);
+                settle(&w);
+                if (serve(&w, "", tokens, n_prompt, n_prompt + 3, &r) != 1)
+                    fail_msg("%s: prompt %d, answer %d: again only %d (miss %s)", kv_memory_kind_name(kind), n_prompt,
+                             answer, (int)r.position, kv_miss_name(r.miss));
+                settle(&w);
+                /* the answer is edited behind the prompt: what was kept before it is the best there is */
+                fill(tokens, n_prompt + answer - 1, MAX, 9);
+                int n = n_prompt + answer + 20;
+                serve(&w, "", tokens, n, n + 1, &r);
+                if (r.position < n_prompt - 1)
+                    fail_msg("%s: prompt %d, answer %d, edited: %d offered (miss %s)", kv_memory_kind_name(kind),
+                             n_prompt, answer, (int)r.position, kv_miss_name(r.miss));
+                close_world(&w);
+            }
+}
+
 static uint64_t seed_of_day(void) {
     const char *given = getenv("KVASIR_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
@@ -116,6 +144,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_prompt_again_costs_one_token),
         cmocka_unit_test(a_parting_prompt_goes_back_to_what_is_kept),
+        cmocka_unit_test(a_kept_position_stays_one),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
