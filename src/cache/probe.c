@@ -33,6 +33,24 @@ static bool is_build(const char *s) {
     return n > 0 && n <= BUILD_MAX;
 }
 
+/* Of the whole object but for its sum. */
+static void sum_of(char hex[33], const json_t *root) {
+    kv_buf text = {0};
+    kv_json_dump(&text, root);
+    kv_hash_hex(hex, kv_hash_bytes(text.data, text.len));
+    kv_buf_free(&text);
+}
+
+static bool sum_is_right(json_t *root) {
+    const char *said = NULL;
+    char hex[33], is[33] = "";
+    if (kv_json_str(&said, root, "sum", NULL) != KV_OK || !said || strlen(said) != 32) return false;
+    memcpy(hex, said, sizeof hex);
+    json_object_del(root, "sum");
+    sum_of(is, root);
+    return strcmp(hex, is) == 0;
+}
+
 static void write_note(kv_buf *out, const note *n, const char *build) {
     json_t *root = json_object(), *tokens = json_array(), *top = json_array();
     KV_CHECK(root && tokens && top);
@@ -43,6 +61,9 @@ static void write_note(kv_buf *out, const note *n, const char *build) {
     json_object_set_new(root, "engine", kv_json_text(build, strlen(build)));
     json_object_set_new(root, "tokens", tokens);
     json_object_set_new(root, "top", top);
+    char sum[33];
+    sum_of(sum, root);
+    json_object_set_new(root, "sum", json_string(sum));
     kv_json_dump(out, root);
     json_decref(root);
 }
@@ -94,7 +115,7 @@ static kv_status read_note(note *out, kv_cache *c, kv_hash ns, int32_t n_vocab) 
         status = KV_UNSUPPORTED;
         goto done;
     }
-    if (kv_json_str(&build, root, "engine", NULL) != KV_OK || !is_build(build)) goto done;
+    if (!sum_is_right(root) || kv_json_str(&build, root, "engine", NULL) != KV_OK || !is_build(build)) goto done;
     strcpy(out->build, build);
     if (read_tokens(out, kv_json_get(root, "tokens"), n_vocab) && read_top(out, kv_json_get(root, "top"), n_vocab))
         status = KV_OK;

@@ -5,7 +5,8 @@
  *   start     another build: probe.json ──► look-up ──► restore [0, n-1) ──► decode the last token ──► compare
  *
  * probe.json (of the default scope alone: other scopes' prompts are theirs), rewritten when a build has agreed:
- *   {"format":1, "engine":"v0.5.0", "tokens":[…], "top":[[token, logit], …]}
+ *   {"format":1, "engine":"v0.5.0", "tokens":[…], "top":[[token, logit], …],
+ *    "sum":"<XXH3-128 of the text without it, hex>"}
  * engine is the last build that agreed, top the answer of the one that computed the path, so that many small steps from
  * build to build do not add up unseen. It holds tokens of a prompt, as records do, and goes when they are gone.
  *

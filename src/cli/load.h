@@ -19,7 +19,8 @@ typedef struct kv_loaded {
     kv_files_slow slow; /* --test-slow-disk; the store's, when it asks for that */
     kv_store *store;    /* owned; NULL: nothing on disk */
     kv_namespace ns;
-    kv_cache *cache; /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */
+    bool engine_apart; /* ns names the engine's build, since it does not agree with the one before (cache/probe.h) */
+    kv_cache *cache;   /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */
     kv_engine_params params;
     kv_tuning tuning;
     kv_shape shape;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cache/probe.h"
 #include "cli/disk_plan.h"
 #include "cli/load.h"
 #include "os/machine.h"
@@ -81,6 +82,11 @@ static void tell_unusable(kv_loaded *l) {
     kv_buf_free(&why);
 }
 
+static void set_engine_apart(kv_loaded *l) {
+    l->engine_apart = true;
+    kv_namespace_add(&l->ns, KV_NAMESPACE_ENGINE, kv_engine_get_info(l->engine)->version);
+}
+
 static kv_status make_namespace(kv_loaded *l, const kv_options *opt, kv_error *err) {
     kv_fingerprint f = {0};
     kv_status st = kv_model_fingerprint(&f, l->model, err);
@@ -96,6 +102,7 @@ static kv_status make_namespace(kv_loaded *l, const kv_options *opt, kv_error *e
         kv_namespace_add(&l->ns, "exact", kv_buf_str(&shapes));
         kv_buf_free(&shapes);
     }
+    if (st == KV_OK && l->engine_apart) set_engine_apart(l);
     return st;
 }
 
@@ -124,6 +131,27 @@ static uint64_t read_buffers(const kv_loaded *l) {
     return READ_LEAST > group + READ_BLOCKS * block ? READ_LEAST : group + READ_BLOCKS * block;
 }
 
+static kv_status make_cache(kv_loaded *l, kv_cache_config *cfg, kv_error *err) {
+    l->io = kv_io_new_threads(2, 1);
+    if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
+    cfg->io = l->io;
+    cfg->ns = kv_namespace_hash(&l->ns);
+    kv_status st = kv_cache_new(&l->cache, cfg, err);
+    if (st == KV_OK && l->store) kv_cache_warm(l->cache);
+    return st;
+}
+
+/* What another build of the engine left is used when a probe agrees, else this build gets a namespace of its own. */
+static kv_status probe(kv_loaded *l, kv_cache_config *cfg, kv_error *err) {
+    if (kv_probe_run(l->cache, l->engine) != KV_PROBE_DIFFERS) return KV_OK;
+    kv_io_free(l->io);
+    kv_cache_free(l->cache);
+    l->io = NULL;
+    l->cache = NULL;
+    set_engine_apart(l);
+    return make_cache(l, cfg, err);
+}
+
 kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     const kv_engine_info *info = kv_engine_get_info(l->engine);
     if (kv_memory_has_window(info->memory) && l->block > info->n_window) {
@@ -138,29 +166,24 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
         KV_INFO("no cache beside the slots%s", opt->cache_ram < 0 ? ": no memory is left for it" : " (--cache-ram 0)");
         return KV_OK;
     }
+    l->engine_apart = false;
     st = make_namespace(l, opt, err);
     if (st != KV_OK) return st;
-    l->io = kv_io_new_threads(2, 1);
-    if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
     kv_cache_config cfg = {.engine = info,
                            .block = l->block,
                            .exact_chunk = opt->exact ? l->tuning.chunk : 0,
-                           .ns = kv_namespace_hash(&l->ns),
                            .queue_bytes = clamp(l->store ? l->plan.bytes_left / 4 : ram / 8, QUEUE_LEAST, QUEUE_MOST),
                            .ram_bytes = ram,
                            .read_bytes = l->store ? read_buffers(l) : 0,
                            .store = l->store,
                            .about = kv_namespace_about_text,
                            .about_ctx = &l->ns,
-                           .io = l->io,
                            .clock = kv_clock_real(),
                            .readonly = opt->cache_readonly};
-    st = kv_cache_new(&l->cache, &cfg, err);
+    st = make_cache(l, &cfg, err);
+    if (st == KV_OK && !opt->exact) st = probe(l, &cfg, err); /* --exact has the build in its namespace */
     if (st != KV_OK) return st;
-    if (l->store) {
-        tell_unusable(l);
-        kv_cache_warm(l->cache);
-    }
+    if (l->store) tell_unusable(l);
     if (ram > 0)
         KV_INFO("cache in memory: up to %.1f GiB for conversations that left their slots", (double)ram / (1 << 30));
     return KV_OK;
@@ -173,6 +196,7 @@ void kv_load_flush_cache(kv_loaded *l, double seconds) {
 }
 
 bool kv_load_cache_suits(const kv_loaded *before, kv_loaded *l, const kv_options *opt, kv_error *err) {
+    l->engine_apart = before->engine_apart;
     if (make_namespace(l, opt, err) != KV_OK) {
         KV_WARN("the cache cannot be kept: %s", err->message);
         return false;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cache/probe.h"
 
 /* A slice of a restore takes about this part of the time that a stream may stall: a chunk comes in the same round. */
 #define RESTORE_SHARE 4
@@ -204,6 +205,16 @@ void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
     kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, slot->gen->n_prompt,
                      us_per_token);
+}
+
+void kv_sched_keep_probe(kv_sched *s, int number, int row) {
+    const kv_slot *slot = &s->slots[number];
+    int32_t held = (int32_t)slot->held.len;
+    /* Alone, so that it is computed in the shape in which the probe computes it again. */
+    if (!slot->trail || !slot->gen->cache_prompt || held != slot->gen->n_prompt || s->batch.n != 1) return;
+    if (!kv_probe_wants(s->cfg.cache, slot->gen->scope, held)) return;
+    kv_probe_keep(s->cfg.cache, slot->held.data, held, kv_engine_logits(s->engine, row),
+                  s->engine->model->info.n_vocab);
 }
 
 void kv_sched_capture_end(kv_sched *s, int number) {

@@ -215,6 +215,7 @@ static bool run_call(kv_sched *s, const kv_round *r) {
     for (int i = 0; i < r->n_decode; i++) {
         int number = s->decoding[i];
         consumed(s, number, 1);
+        kv_sched_keep_probe(s, number, r->n_chunk + i);
         sample_row(s, number, r->n_chunk + i);
     }
     /* Windows and states are only there until the next call. */

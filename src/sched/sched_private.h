@@ -133,6 +133,8 @@ bool kv_sched_restore_some(kv_sched *s);            /* a slice of each restore; 
 void kv_sched_note_miss(kv_gen *g, int32_t cached); /* why no more than `cached` tokens were there */
 void kv_sched_begin_trail(kv_sched *s, int slot, const kv_gen *g);
 void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
+/* A row of a call came of the last token that the slot holds; before it is sampled. */
+void kv_sched_keep_probe(kv_sched *s, int slot, int row);
 void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
 
 /* room.c */

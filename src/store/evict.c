@@ -214,13 +214,23 @@ kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, ui
     free(v.rows);
     char hex[33];
     kv_path path;
-    kv_file_info info;
     kv_hash_hex(hex, ns);
     kv_store_path(&path, s, "/ns/%s/about.json", hex);
-    if (s->f->stat(s->f, path.s, &info) == 0 && s->f->remove(s->f, path.s) == 0)
-        kv_accounts_settle(&s->acc, 0, -(int64_t)info.disk, 0);
+    (void)kv_store_remove_small(s, path.s);
+    kv_store_path(&path, s, "/ns/%s/probe.json", hex);
+    (void)kv_store_remove_small(s, path.s);
     /* Folders stay: they are small, and another process may be publishing into them. */
     return *records == all ? KV_OK : kv_fail(err, KV_IO, "%zu records could not be removed", all - (size_t)*records);
+}
+
+/* It has a prompt's tokens, as records do. */
+static void remove_old_note(kv_store *s, kv_hash ns, int64_t before) {
+    char hex[33];
+    kv_path path;
+    kv_file_info info;
+    kv_hash_hex(hex, ns);
+    kv_store_path(&path, s, "/ns/%s/probe.json", hex);
+    if (s->f->stat(s->f, path.s, &info) == 0 && info.mtime < before) (void)kv_store_remove_small(s, path.s);
 }
 
 kv_status kv_store_remove_old(kv_store *s, kv_hash ns, int64_t before, bool dry_run, uint64_t *bytes, uint64_t *records,
@@ -235,6 +245,7 @@ kv_status kv_store_remove_old(kv_store *s, kv_hash ns, int64_t before, bool dry_
     if (dry_run) put_back(&v, s);
     pthread_mutex_unlock(&s->mutex);
     if (!dry_run) *records = 0;
+    if (!dry_run) remove_old_note(s, ns, before);
     if (dry_run) free(v.rows);
     else *bytes = finish(&v, s, false, records);
     return KV_OK;

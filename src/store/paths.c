@@ -122,6 +122,14 @@ done:
     return status;
 }
 
+int kv_store_remove_small(kv_store *s, const char *path) {
+    kv_file_info info;
+    int code = s->f->stat(s->f, path, &info);
+    if (code == 0) code = info.is_mine ? s->f->remove(s->f, path) : -EPERM;
+    if (code == 0) kv_accounts_settle(&s->acc, 0, -(int64_t)info.disk, 0);
+    return code == -ENOENT ? 0 : code;
+}
+
 void kv_store_note_dir(kv_store *s, uint32_t *known, const char *path) {
     kv_file_info info;
     int code = s->f->stat(s->f, path, &info);

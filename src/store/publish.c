@@ -78,7 +78,7 @@ static uint64_t try_room(kv_store *s, uint64_t need, bool *volume) {
     return lacks ? lacks : kv_accounts_take(&s->acc, need);
 }
 
-static kv_status make_room(kv_store *s, uint64_t need, double worth, kv_error *err) {
+kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, kv_error *err) {
     bool volume;
     uint64_t missing = try_room(s, need, &volume);
     if (!missing) return KV_OK;
@@ -111,7 +111,7 @@ kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth
     }
     kv_status status = add_pending(s, head, err);
     if (status != KV_OK) return status;
-    status = make_room(s, need, worth, err);
+    status = kv_store_make_room(s, need, worth, err);
     if (status != KV_OK) drop_pending(s, head);
     return status;
 }

@@ -403,33 +403,79 @@ void kv_store_on_gone(kv_store *s, void (*gone)(void *ctx, const kv_record_head 
 
 /* ── namespaces ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* A namespace's own folder, counted. */
+static kv_status make_ns_folder(kv_path *dir, kv_store *s, kv_hash ns, kv_error *err) {
+    kv_path all;
+    char hex[33];
+    uint16_t number;
+    kv_hash_hex(hex, ns);
+    kv_store_path(&all, s, "/ns");
+    kv_store_path(dir, s, "/ns/%s", hex);
+    pthread_mutex_lock(&s->mutex);
+    bool ok = kv_table_ns(&number, &s->table, ns);
+    kv_ns_dirs *d = ok ? kv_store_dirs(s, number) : NULL;
+    pthread_mutex_unlock(&s->mutex);
+    if (!ok || kv_accounts_take(&s->acc, KV_STORE_SLACK) != 0)
+        return kv_fail(err, KV_NO_MEMORY, "the disk cache is full: no room for %s", dir->s);
+    int code = s->f->make_dir(s->f, dir->s);
+    if (code == 0) code = s->f->sync_dir(s->f, all.s);
+    kv_store_note_dir(s, &s->ns_size, all.s);
+    kv_store_note_dir(s, &d->own, dir->s);
+    kv_accounts_settle(&s->acc, KV_STORE_SLACK, 0, 0);
+    return code == 0 ? KV_OK : kv_store_faulted(s, KV_STORE_FAULT_WRITE, code, dir->s, err);
+}
+
 kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error *err) {
-    kv_path all, dir, path;
+    kv_path dir, path;
     kv_file_info info;
     char hex[33];
     size_t n = strlen(json);
     if (n > KV_STORE_ABOUT_MAX)
         return kv_fail(err, KV_TOO_LARGE, "a namespace's description has %zu bytes, at most %u", n, KV_STORE_ABOUT_MAX);
     kv_hash_hex(hex, ns);
-    kv_store_path(&all, s, "/ns");
-    kv_store_path(&dir, s, "/ns/%s", hex);
     kv_store_path(&path, s, "/ns/%s/about.json", hex);
     if (s->f->stat(s->f, path.s, &info) == 0) return KV_OK;
     if (s->cfg.read_only) return kv_fail(err, KV_FORBIDDEN, "the disk cache is open read-only");
-    uint16_t number;
-    pthread_mutex_lock(&s->mutex);
-    bool ok = kv_table_ns(&number, &s->table, ns);
-    kv_ns_dirs *d = ok ? kv_store_dirs(s, number) : NULL;
-    pthread_mutex_unlock(&s->mutex);
-    if (!ok || kv_accounts_take(&s->acc, KV_STORE_SLACK) != 0)
-        return kv_fail(err, KV_NO_MEMORY, "the disk cache is full: no room for %s", path.s);
-    int code = s->f->make_dir(s->f, dir.s);
-    if (code == 0) code = s->f->sync_dir(s->f, all.s);
-    kv_store_note_dir(s, &s->ns_size, all.s);
-    kv_store_note_dir(s, &d->own, dir.s);
-    kv_accounts_settle(&s->acc, KV_STORE_SLACK, 0, 0);
-    if (code != 0) return kv_store_faulted(s, KV_STORE_FAULT_WRITE, code, dir.s, err);
-    return kv_store_write_small(s, dir.s, path.s, json, n, err);
+    kv_status status = make_ns_folder(&dir, s, ns, err);
+    return status == KV_OK ? kv_store_write_small(s, dir.s, path.s, json, n, err) : status;
+}
+
+static void note_path(kv_path *out, const kv_store *s, kv_hash ns) {
+    char hex[33];
+    kv_hash_hex(hex, ns);
+    kv_store_path(out, s, "/ns/%s/probe.json", hex);
+}
+
+kv_status kv_store_set_note(kv_store *s, kv_hash ns, const char *json, kv_error *err) {
+    kv_path dir, path;
+    kv_file_info old = {0};
+    size_t n = json ? strlen(json) : 0;
+    note_path(&path, s, ns);
+    if (s->cfg.read_only) return kv_fail(err, KV_FORBIDDEN, "the disk cache is open read-only");
+    if (n > KV_STORE_ABOUT_MAX)
+        return kv_fail(err, KV_TOO_LARGE, "a namespace's note has %zu bytes, at most %u", n, KV_STORE_ABOUT_MAX);
+    if (!json) {
+        int code = kv_store_remove_small(s, path.s);
+        return code == 0 ? KV_OK : kv_store_faulted(s, KV_STORE_FAULT_RENAME, code, path.s, err);
+    }
+    int there = s->f->stat(s->f, path.s, &old);
+    if (there == 0 && !old.is_mine) return kv_fail(err, KV_FORBIDDEN, "%s belongs to another user", path.s);
+    /* It is worth more than any one record: without it a new engine build is believed or doubted unseen. */
+    kv_status status = kv_store_make_room(s, n + 2 * KV_STORE_SLACK, INFINITY, err);
+    if (status != KV_OK) return status;
+    kv_accounts_settle(&s->acc, n + 2 * KV_STORE_SLACK, 0, 0);
+    status = make_ns_folder(&dir, s, ns, err);
+    if (status == KV_OK) status = kv_store_write_small(s, dir.s, path.s, json, n, err);
+    if (status == KV_OK && there == 0) kv_accounts_settle(&s->acc, 0, -(int64_t)old.disk, 0);
+    return status;
+}
+
+bool kv_store_get_note(kv_buf *out, kv_store *s, kv_hash ns) {
+    kv_path path;
+    note_path(&path, s, ns);
+    bool ok = kv_store_read_small(out, s, path.s, KV_STORE_ABOUT_MAX);
+    if (!ok) kv_buf_clear(out);
+    return ok;
 }
 
 typedef struct ns_sum {

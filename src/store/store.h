@@ -5,6 +5,7 @@
  *   DIR/accounts                         bytes in use and bytes reserved, of all servers that share DIR (accounts.h)
  *   DIR/lock                             eviction and opening take it
  *   DIR/ns/<namespace hex>/about.json    what made this namespace, in words, for `cache ls` and the miss reason
+ *   DIR/ns/<namespace hex>/probe.json    what an engine build answered to a stored prompt (cache/probe.h)
  *   DIR/ns/<namespace hex>/ab/<key hex>.b|.w|.c|.s       records (store/format.h); an empty "….pin" beside a pinned one
  *   DIR/tmp/<process>-<n>.tmp            being written; removed at open when their process is gone
  *   DIR/tmp/<process>.alive              locked while that process lives
@@ -129,6 +130,11 @@ void kv_store_on_gone(kv_store *s, void (*gone)(void *ctx, const kv_record_head 
 
 /* about.json of a namespace: written once, when there is none (at most 64 KiB). */
 kv_status kv_store_set_about(kv_store *s, kv_hash ns, const char *json, kv_error *err);
+/* probe.json of a namespace, for cache/probe.h: replaced whole (at most 64 KiB); NULL: removed. It goes with the
+ * namespace. Where the budget is used up something makes room for it. */
+kv_status kv_store_set_note(kv_store *s, kv_hash ns, const char *json, kv_error *err);
+/* Replaces `out`. False and empty: there is none, or it cannot be read. */
+bool kv_store_get_note(kv_buf *out, kv_store *s, kv_hash ns);
 /* Each namespace with what it takes; about is "" where there is none. */
 kv_status kv_store_namespaces(kv_store *s,
                               void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),

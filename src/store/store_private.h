@@ -81,6 +81,8 @@ int64_t kv_store_now(const kv_store *s);
 bool kv_store_read_small(kv_buf *out, kv_store *s, const char *path, size_t max);
 kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, const void *data, size_t n,
                                kv_error *err);
+/* Removes a small file, and its bytes from the accounts. 0, also when there is none, or -errno. */
+int kv_store_remove_small(kv_store *s, const char *path);
 /* Measures a directory; its growth since *known goes into the accounts. */
 void kv_store_note_dir(kv_store *s, uint32_t *known, const char *path);
 
@@ -91,6 +93,8 @@ uint64_t kv_store_clean_tmp(kv_store *s, bool dry_run);
 
 /* publish.c */
 kv_ns_dirs *kv_store_dirs(kv_store *s, uint16_t ns); /* with the mutex held */
+/* Reserves `need` bytes in the accounts, by eviction of what is worth less than `worth`. */
+kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, kv_error *err);
 
 /* read.c */
 /* Counts, moves the file aside (not when read-only), forgets the row and tells. */
