@@ -7,12 +7,14 @@
 #include "base/log.h"
 #include "cli/ask.h"
 #include "cli/cache_command.h"
+#include "cli/doctor.h"
 
 static const char usage[] =
     "usage: kvasir serve -m FILE.gguf [options]    serve a model (`serve` may be left out)\n"
     "       kvasir serve --check -m FILE.gguf      print the memory plan and exit\n"
     "       kvasir why [last | REQUEST-ID]         why a request could not reuse more\n"
     "       kvasir status                          what a running server's cache does\n"
+    "       kvasir doctor [-m FILE.gguf]           what here costs cache, and what to do about it\n"
     "       kvasir help [GROUP]                    options: model, engine, sampling, chat,\n"
     "                                              scheduling, server, process, llama-server\n"
     "       kvasir completion                      a bash completion script\n"
@@ -110,6 +112,7 @@ int kv_cli_main(int argc, char **argv, char *const *env) {
     if (strcmp(command, "why") == 0) return kv_ask_why(argc - 1, argv + 1, env);
     if (strcmp(command, "status") == 0) return kv_ask_status(argc - 1, argv + 1, env);
     if (strcmp(command, "cache") == 0) return kv_cache_command(argc - 1, argv + 1, env);
+    if (strcmp(command, "doctor") == 0) return kv_doctor(argc - 1, argv + 1, env);
     if (strcmp(command, "version") == 0) return print_version();
     if (strcmp(command, "help") == 0) return print_help(argc > 2 ? argv[2] : NULL);
     if (strcmp(command, "completion") == 0) {

@@ -1,6 +1,6 @@
 /* cli/cli.h: the program: subcommands, and one server's life from arguments to exit status.
  *
- *   kv_cli_main ──► help, version, --print-config, --check; why, status (ask.h: they ask a running server)
+ *   kv_cli_main ──► help, version, --print-config, --check; why, status (ask.h: they ask a running server); cache, doctor
  *        └────────► kv_serve: main thread                        engine thread (engine_thread.c)
  *                   signals, HTTP up ─────────────────────────►  load, tune, plan, warm up
  *                   waits: signal, HUP, engine thread's end  ◄─  READY: kv_sched_run …

@@ -1,6 +1,6 @@
 // The command line's tools beside a running server, on the fake engine: its cache is the real one.
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -84,5 +84,36 @@ describe('kvasir cache beside a server', () => {
     assert.equal(code, 0, stderr);
     const read = JSON.parse(stdout);
     assert.ok(dry.records > 0 && read.records >= dry.records && read.bytes > 0, stdout);
+  });
+});
+
+describe('kvasir doctor', () => {
+  const doctor = (words, env = {}) => runKvasir(['doctor', '--json', ...words], { env });
+  const find = (result, check) => JSON.parse(result.stdout).findings.filter((f) => f.check === check);
+
+  it('measures a directory and leaves nothing in it', async () => {
+    const place = mkdtempSync(path.join(folder, 'place-'));
+    const result = await doctor(['--cache-dir', place, '--cache-disk', '1G']);
+    assert.notEqual(result.code, 2, result.stderr);
+    const [speed] = find(result, 'disk speed');
+    for (const name of ['write_mb_s', 'direct_mb_s', 'buffered_mb_s', 'fsync_ms']) assert.ok(speed.values[name] > 0, result.stdout);
+    assert.deepEqual(readdirSync(place), []);
+  });
+
+  it('says what of a model\'s cache is of use', async () => {
+    const place = path.join(folder, 'model');
+    const disk = ['--cache-dir', place, '--cache-disk', '64M', '--no-speed'];
+    const server = await startServer({ args: args('-c', '4096', ...disk.slice(0, 4)) });
+    await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify({ prompt: 'abc '.repeat(300), max_tokens: 1 }) })).json();
+    await server.stop();
+    const same = await doctor([...args('-c', '4096'), ...disk]);
+    const [usable] = find(same, 'model\'s cache');
+    assert.equal(usable.level, 'ok', same.stdout);
+    assert.ok(usable.values.usable_bytes > 0 && usable.values.unusable === '');
+    const other = await doctor([...args('-c', '4096'), '-fa', 'on', ...disk]);
+    const [lost] = find(other, 'model\'s cache');
+    assert.equal(lost.level, 'warn', other.stdout);
+    assert.equal(lost.values.usable_bytes, 0);
+    assert.match(lost.values.unusable, /flash attention off → on/);
   });
 });
