@@ -237,8 +237,9 @@ static void add_diff(kv_buf *out, const kv_namespace *now, const json_t *about) 
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)parts, name, value) {
-        if (!value_now(now, name))
-            add_change(out, start, name, json_is_string(value) ? json_string_value(value) : NULL, NULL);
+        if (value_now(now, name)) continue;
+        const char *to = strcmp(name, KV_NAMESPACE_ENGINE) == 0 ? now->engine : NULL;
+        add_change(out, start, name, json_is_string(value) ? json_string_value(value) : NULL, to);
     }
 }
 
