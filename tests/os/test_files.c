@@ -89,6 +89,8 @@ static void test_real_calls(void **state) {
     struct stat st;
     assert_int_equal(stat(at("a"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(info.mode, 0600);
+    assert_int_equal(info.owner, geteuid());
     int fd = f->open(f, at("a"), KV_OPEN_READ);
     assert_true(fd >= 0);
     assert_int_equal(f->read_at(f, fd, buf, 16, 0), 5);

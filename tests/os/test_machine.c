@@ -178,6 +178,7 @@ static void test_this_machine(void **state) {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int cores = kv_machine_cores();
     assert_in_range(cores, 1, online);
+    assert_in_range(kv_machine_processors(), cores, online);
     uint64_t total = kv_machine_memory_total(), available = kv_machine_memory_available(), rss = kv_machine_rss();
     assert_true(total > 64u << 20);
     assert_true(available > 0 && available <= total);
