@@ -5,8 +5,8 @@
  *     doctor_disk.c      directory, volume, room, speed    ─┼─► a finding each: ok | warn | bad, text, advice ─► a line,
  *     doctor.c           settings; with -m the model       ─┘   or with --json one object
  *
- * Nothing is changed: what the speed is measured with has no name any more while it is there, and no kvasir of any
- * other process is asked or disturbed.
+ * Nothing in the cache is changed: the file that the speed is measured with has no name any more while it is written,
+ * and no other process is asked or disturbed. With -m, what is measured for the model is remembered, as `serve` does.
  *
  * Exit status: 0 nothing is bad, 1 something is, 2 wrong usage.
  */
