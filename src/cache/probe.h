@@ -23,8 +23,10 @@
 #define KV_PROBE_MAX 2048
 #define KV_PROBE_TOP 8
 
-/* Logits of another build's kernels differ in single tokens by up to about 3 on quantised models, by a quarter in the
- * mean (LIBLLAMA "What equal can mean"); those of wrong state in all. */
+/* Logits of other kernels differ in single tokens by up to about 3 on quantised models, by a quarter in the mean. Seen on
+ * 24 prompts each of SmolLM2 and gemma-3-270m: flash attention on against off, and other chunks, 0.63 in the mean of the
+ * eight at most; behind another prompt's state 1.2 at least. With the best token all of the first agree, none of the
+ * second. */
 #define KV_PROBE_MEAN_MAX 1.0f
 
 typedef enum kv_probe_result {

@@ -160,6 +160,7 @@ static void lives_of_a_server(void **state) {
         server next;
         kv_error err = {0};
         start(&next, kinds[k], base, "three", true, false);
+        kv_namespace_free(&next.l.ns);
         assert_true(kv_load_cache_suits(&s.l, &next.l, &next.opt, &err));
         stop(&next);
         stop(&s);
