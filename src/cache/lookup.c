@@ -222,16 +222,15 @@ static int32_t lacks_window(const kv_lookup *l, sight *s, int32_t P) {
     return -1;
 }
 
-/* The largest P ≤ limit whose window parts are all there. Where P's own block lacks its part, a shorter sibling's end may
- * be a position that was kept; a block that lacks its part can only lie outside. */
+/* The largest P ≤ limit whose window parts are all there. A block that lacks its part can only lie outside, but a part of
+ * its beginning may be there: the end of that is a position that was kept. */
 static int32_t windowed(const kv_lookup *l, sight *s, int32_t limit) {
     const kv_policy *policy = &l->cache->policy;
-    int32_t block = l->cache->cfg.block, P = kv_policy_resumes(policy, limit);
+    int32_t P = kv_policy_resumes(policy, limit);
     while (P > 0) {
         int32_t missing = lacks_window(l, s, P);
         if (missing < 0) return P;
-        kv_radix_node *shorter =
-            missing == (P - 1) / block * block ? kept_in_block(l, s, missing, P - 1, KV_RADIX_WINDOW) : NULL;
+        kv_radix_node *shorter = kept_in_block(l, s, missing, P - 1, KV_RADIX_WINDOW);
         P = kv_policy_resumes(policy, shorter ? missing + kv_radix_n_tokens(shorter) : missing);
     }
     return 0;

@@ -90,6 +90,33 @@ static void a_kept_position_stays_one(void **state) {
             }
 }
 
+/* Two questions after the same answer: the second one parts from the first inside a block that goes over the answer's
+ * end, and resumes at that end at least. */
+static void a_second_question_resumes_at_the_answers_end(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++)
+        for (int end = 150; end < 170; end++)
+            for (int shared = 0; shared < 20; shared += 3) {
+                world w;
+                open_world(&w, kind, 1, 1 << 26, 1 << 26, false);
+                kv_token tokens[MAX];
+                fill(tokens, 0, MAX, 7);
+                kv_lookup_result r;
+                serve(&w, "", tokens, 120, end, &r);
+                settle(&w);
+                for (int question = 0; question < 3; question++) {
+                    fill(tokens, end + shared, MAX, 8 + (uint32_t)question);
+                    serve(&w, "", tokens, end + shared + 43, end + shared + 50, &r);
+                    settle(&w);
+                    if (r.position < end)
+                        fail_msg("%s: answer's end %d, %d shared, question %d: %d offered (miss %s)",
+                                 kv_memory_kind_name(kind), end, shared, question, (int)r.position,
+                                 kv_miss_name(r.miss));
+                }
+                close_world(&w);
+            }
+}
+
 static uint64_t seed_of_day(void) {
     const char *given = getenv("KVASIR_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
@@ -145,6 +172,7 @@ int main(void) {
         cmocka_unit_test(the_same_prompt_again_costs_one_token),
         cmocka_unit_test(a_parting_prompt_goes_back_to_what_is_kept),
         cmocka_unit_test(a_kept_position_stays_one),
+        cmocka_unit_test(a_second_question_resumes_at_the_answers_end),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
