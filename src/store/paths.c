@@ -112,7 +112,9 @@ kv_status kv_store_write_small(kv_store *s, const char *dir, const char *path, c
     if (status == KV_OK && (code = s->f->rename(s->f, tmp.s, path)) < 0)
         status = kv_store_faulted(s, KV_STORE_FAULT_RENAME, code, path, err);
     if (status != KV_OK) {
-        (void)s->f->remove(s->f, tmp.s);
+        /* What cannot be removed stays in the account until the next opening clears tmp/. */
+        if (s->f->remove(s->f, tmp.s) != 0)
+            stored = (int64_t)((n + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN);
     } else {
         stored = (int64_t)info.disk;
         (void)s->f->sync_dir(s->f, dir);
