@@ -49,6 +49,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     pthread_mutex_init(&c->scope_mutex, NULL);
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->quiet, NULL);
+    pthread_cond_init(&c->settled, NULL);
     if (cfg->store) kv_store_on_gone(cfg->store, kv_cache_gone, c);
     *out = c;
     return KV_OK;
@@ -72,6 +73,7 @@ void kv_cache_free(kv_cache *c) {
     pthread_mutex_destroy(&c->scope_mutex);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->quiet);
+    pthread_cond_destroy(&c->settled);
     free(c);
 }
 
@@ -208,7 +210,12 @@ static void gather(void *ctx, kv_radix_node *node) {
 static void drop_waiting(kv_cache *c, kv_record_list *list, kv_hash ns) {
     kv_record_list keep = {0}, drop = {0};
     pthread_mutex_lock(&c->mutex);
-    for (kv_record *r; (r = kv_cache_pop(list));) kv_cache_append(kv_hash_equal(r->head.ns, ns) ? &drop : &keep, r);
+    for (kv_record *r; (r = kv_cache_pop(list));) {
+        bool goes = kv_hash_equal(r->head.ns, ns);
+        kv_cache_append(goes ? &drop : &keep, r);
+        if (goes && list == &c->insertions) c->n_settled++;
+    }
+    pthread_cond_broadcast(&c->settled);
     *list = keep;
     pthread_mutex_unlock(&c->mutex);
     for (kv_record *r; (r = kv_cache_pop(&drop));) kv_record_unref(r);

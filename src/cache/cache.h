@@ -134,8 +134,8 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
 void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n, int32_t n_prompt,
                       double us_per_token);
 /* Before the sequence is removed, or when it stops growing: captures the open tail, window and state at its end. It
- * may go on afterwards. */
-void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n);
+ * may go on afterwards. True: all of it is in the cache or on its way there. */
+bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n);
 void kv_trail_free(kv_trail *t);
 
 /* The next position > pos, ≤ n_prompt, where a prefill chunk must end because something is kept there. */

@@ -51,11 +51,13 @@ struct kv_cache {
     int n_scopes;
     kv_record_list insertions, writes; /* parents before what hangs on them */
     bool inserting, writing;           /* a job is on its way or runs: one at a time keeps the order */
-    int64_t give_up_at;       /* what is not written by then shall not be; INT64_MAX: nobody waits for an end */
-    uint64_t tokens_in_hand;  /* of blocks that the writing job took out of `writes` */
-    uint64_t tokens_given_up; /* of blocks that were not written in time */
-    pthread_cond_t quiet;     /* nothing waits any more */
-    kv_lookup **hungry;       /* owned; restores that wait for room to read into, in order; each referenced */
+    int64_t give_up_at;             /* what is not written by then shall not be; INT64_MAX: nobody waits for an end */
+    uint64_t tokens_in_hand;        /* of blocks that the writing job took out of `writes` */
+    uint64_t tokens_given_up;       /* of blocks that were not written in time */
+    uint64_t n_captured, n_settled; /* records that came for insertion, and those that are in the tree or dropped */
+    pthread_cond_t settled;         /* n_settled grew */
+    pthread_cond_t quiet;           /* nothing waits any more */
+    kv_lookup **hungry;             /* owned; restores that wait for room to read into, in order; each referenced */
     int n_hungry, cap_hungry;
     kv_cache_stats stats;
     char *probe_build;        /* owned; the engine's, once kv_probe_run has looked */

@@ -196,6 +196,8 @@ static void insert_all(void *cache) {
         bool ok = insert(c, r);
         pthread_mutex_lock(&c->mutex);
         count_inserted(c, r, ok);
+        c->n_settled++;
+        pthread_cond_broadcast(&c->settled);
         pthread_mutex_unlock(&c->mutex);
         kv_record_unref(r);
     }
@@ -209,4 +211,7 @@ void kv_cache_insert_later(kv_cache *c, kv_record *r) {
     pthread_mutex_unlock(&c->mutex);
     /* The READ lane, though nobody waits: the next turn of this conversation soon looks for it. */
     if (start) kv_io_submit(c->cfg.io, KV_IO_READ, insert_all, c);
+    pthread_mutex_lock(&c->mutex);
+    c->n_captured++; /* only now: who waits for it stands behind its job */
+    pthread_mutex_unlock(&c->mutex);
 }

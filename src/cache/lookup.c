@@ -334,9 +334,19 @@ static void plan(kv_lookup *l) {
     res->miss = KV_MISS_NOT_STORED;
 }
 
+/* Their job was submitted before this one, so it runs, or has run: nobody waits for somebody behind them. */
+static void wait_for_captures(kv_lookup *l) {
+    kv_cache *c = l->cache;
+    if (kv_io_is_inline(c->cfg.io)) return;
+    pthread_mutex_lock(&c->mutex);
+    while (c->n_settled < l->after && !atomic_load(&l->abandoned)) pthread_cond_wait(&c->settled, &c->mutex);
+    pthread_mutex_unlock(&c->mutex);
+}
+
 static void resolve(void *ctx) {
     kv_lookup *l = ctx;
     kv_cache *c = l->cache;
+    wait_for_captures(l);
     kv_cache_load_scope(c, kv_radix_key(l->root));
     if (!atomic_load(&l->abandoned)) plan(l);
     pthread_mutex_lock(&c->mutex);
@@ -363,6 +373,9 @@ kv_lookup *kv_lookup_start(kv_cache *c, const char *scope, const kv_token *token
     l->root = kv_cache_root(c, scope);
     l->wake = wake;
     l->wake_ctx = ctx;
+    pthread_mutex_lock(&c->mutex);
+    l->after = c->n_captured;
+    pthread_mutex_unlock(&c->mutex);
     kv_io_submit(c->cfg.io, KV_IO_READ, resolve, l);
     return l;
 }

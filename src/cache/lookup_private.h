@@ -34,6 +34,7 @@ struct kv_lookup {
     void (*wake)(void *);
     void *wake_ctx;
     _Atomic bool ready, abandoned;
+    uint64_t after; /* captures that came before it: what a conversation just left is found by its next turn */
     kv_lookup_result result;
     kv_restore_part *steps; /* owned, n_steps: blocks from 0 on, in order */
     int n_steps;

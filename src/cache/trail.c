@@ -26,6 +26,7 @@ struct kv_trail {
     held *held;       /* owned, n_held */
     int n_held;
     int32_t seen;        /* tokens of the sequence when it was last looked at */
+    bool has_gaps;       /* something of it was dropped */
     double us_per_token; /* of the last tokens computed */
     kv_buf scratch_block, scratch_window;
 };
@@ -65,6 +66,7 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
     t->edge = 0;
     t->edge_key = kv_radix_key(t->root);
     t->us_per_token = 0;
+    t->has_gaps = false;
     t->seen = n;
     while (t->edge + c->cfg.block <= n) {
         t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)c->cfg.block);
@@ -81,7 +83,9 @@ static bool is_stored(const kv_trail *t, kv_hash key, kv_radix_slot slot) {
     return yes;
 }
 
-static void count_dropped(kv_cache *c) {
+static void count_dropped(kv_trail *t) {
+    kv_cache *c = t->cache;
+    t->has_gaps = true;
     pthread_mutex_lock(&c->mutex);
     c->stats.n_dropped++;
     pthread_mutex_unlock(&c->mutex);
@@ -127,7 +131,7 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
         kv_buf_add(&t->scratch_block, "", 1);
     } else if (kv_state_capture(want_block ? &t->scratch_block : NULL, want_window ? &t->scratch_window : NULL, state,
                                 seq, t->edge, e, &err) != KV_OK) {
-        count_dropped(c);
+        count_dropped(t);
         return true;
     }
     if (want_window) {
@@ -137,7 +141,7 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
             kv_record_unref(oldest->part);
             oldest->part = part;
         } else {
-            count_dropped(c);
+            count_dropped(t);
         }
     }
     if (!want_block) return true;
@@ -160,7 +164,7 @@ static void capture_tail_window(kv_trail *t, kv_state *state, kv_seq seq, const 
     if (kv_state_capture(NULL, &t->scratch_window, state, seq, q, n, &err) == KV_OK)
         r = new_record(t, KV_RECORD_WINDOW, key, tokens, q, n, &t->scratch_window);
     if (r) kv_cache_insert_later(c, r);
-    else count_dropped(c);
+    else count_dropped(t);
 }
 
 /* The window parts that position P needs are kept from now on. */
@@ -192,7 +196,7 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
     if (kv_state_checkpoint(&t->scratch_block, state, seq, &err) == KV_OK)
         r = new_record(t, whole ? KV_RECORD_WHOLE : KV_RECORD_CHECKPOINT, key, tokens, q, n, &t->scratch_block);
     if (!r) {
-        count_dropped(c);
+        count_dropped(t);
         return;
     }
     r->head.parent = parent;
@@ -232,11 +236,13 @@ static void keep_last_windows(kv_trail *t, const kv_state *state, int32_t n) {
     let_go(t);
 }
 
-void kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
     kv_cache *c = t->cache;
-    if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) return;
+    if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) return false;
     capture_blocks(t, state, seq, tokens, n);
-    if (n > t->edge && n - t->edge < c->cfg.block && !capture_block(t, state, seq, tokens, n, n)) count_dropped(c);
+    if (n - t->edge >= c->cfg.block) t->has_gaps = true; /* there was no room for them */
+    else if (n > t->edge && !capture_block(t, state, seq, tokens, n, n)) count_dropped(t);
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
     if (kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
+    return !t->has_gaps;
 }

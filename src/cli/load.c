@@ -364,6 +364,7 @@ void kv_load_sched_config(kv_sched_config *out, const kv_loaded *l, const kv_opt
     out->slot_similarity = (float)opt->slot_prompt_similarity;
     out->cache = l->cache;
     out->exact = opt->exact;
+    out->evict_idle = l->keeps_well;
 }
 
 void kv_load_sampling(kv_sampling *out, const kv_loaded *l, const kv_options *opt) {

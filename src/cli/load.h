@@ -20,6 +20,7 @@ typedef struct kv_loaded {
     kv_store *store;    /* owned; NULL: nothing on disk */
     kv_namespace ns;
     bool engine_apart; /* ns names the engine's build, since it does not agree with the one before (cache/probe.h) */
+    bool keeps_well;   /* there is a disk, or memory for twice the context: idle slots need not help the cache */
     kv_cache *cache;   /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */
     kv_engine_params params;
     kv_tuning tuning;

@@ -184,6 +184,9 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     if (st == KV_OK && !opt->exact) st = probe(l, &cfg, err); /* --exact has the build in its namespace */
     if (st != KV_OK) return st;
     if (l->store) tell_unusable(l);
+    uint64_t context =
+        (uint64_t)info->n_ctx * (info->bytes_per_cell + info->bytes_per_window_cell) + info->bytes_recurrent;
+    l->keeps_well = !opt->cache_readonly && (l->store || ram >= 2 * context);
     if (ram > 0)
         KV_INFO("cache in memory: up to %.1f GiB for conversations that left their slots", (double)ram / (1 << 30));
     return KV_OK;

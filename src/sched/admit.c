@@ -276,6 +276,7 @@ static bool admit_one(kv_sched *s) {
         did = true;
         if (!claim(s, c->slot)) break;
         stop_waiting(s, c->gen);
+        kv_sched_clear_way(s, c->slot);
         if (s->cfg.exact) { /* the first cells, as on an empty server */
             kv_sched_empty_slot(s, c->slot);
             kv_engine_clear(s->engine);

@@ -218,7 +218,14 @@ void kv_sched_keep_probe(kv_sched *s, int number, int row) {
 }
 
 void kv_sched_capture_end(kv_sched *s, int number) {
-    const kv_slot *slot = &s->slots[number];
+    kv_slot *slot = &s->slots[number];
+    slot->is_kept = false;
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt || slot->restoring) return;
-    kv_trail_end(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len);
+    slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len);
+}
+
+void kv_sched_clear_way(kv_sched *s, int number) {
+    if (!s->cfg.cache || !s->cfg.evict_idle || s->cells.total == INT32_MAX) return;
+    for (int i = 0; i < s->n_slots; i++)
+        if (i != number && !s->slots[i].gen && s->slots[i].held.len && s->slots[i].is_kept) kv_sched_empty_slot(s, i);
 }

@@ -39,6 +39,7 @@ typedef struct kv_sched_config {
     int32_t max_wait_ms;
     int32_t max_queue; /* generations beyond one a slot; more are refused with KV_BUSY */
     kv_cache *cache;   /* borrowed, NULL = none: what leaves a slot is kept there and found again */
+    bool evict_idle;   /* the cache is large enough that idle slots need not keep what it has */
     bool exact; /* one slot, and memory emptied before each request: what it computes depends on its prompt alone */
     float slot_similarity; /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
 } kv_sched_config;

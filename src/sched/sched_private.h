@@ -45,6 +45,7 @@ typedef struct kv_slot {
     uint64_t version;     /* of held; differs from every earlier content of any slot */
     bool restoring;       /* held is what it will hold once its generation's look-up is carried out */
     int32_t restore_from; /* tokens that it had before */
+    bool is_kept;         /* idle: the cache brings back all that it holds */
     kv_trail *trail;      /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
@@ -136,6 +137,9 @@ void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
 /* A row of a call came of the last token that the slot holds; before it is sampled. */
 void kv_sched_keep_probe(kv_sched *s, int slot, int row);
 void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
+/* Somebody is about to run in `slot`: idle ones that the cache brings back in milliseconds give up their cells, which
+ * attention would walk for every token: an idle conversation stays only while it costs nothing. */
+void kv_sched_clear_way(kv_sched *s, int slot);
 
 /* room.c */
 int kv_sched_n_running(const kv_sched *s);

@@ -404,6 +404,7 @@ static void conversations_come_back_to_any_slot(void **state) {
             world_params p = world_defaults(all_kinds[k]);
             p.engine.n_slots = n_slots;
             p.cache_queue = p.cache_ram = 1 << 26;
+            p.sched.evict_idle = n_slots % 2 == 0;
             world_open(&w, &p);
             kv_tokens talk[5] = {0};
             for (int turn = 0; turn < 3; turn++)

@@ -266,6 +266,54 @@ static void nobody_is_overtaken_for_long(void **state) {
     }
 }
 
+/* ── idle conversations ────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* S29: decode time a token, ms, of one conversation beside n_idle idle ones of 3,000 tokens. */
+static double decode_beside(kv_memory_kind kind, int n_idle) {
+    enum { IDLE = 6, LENGTH = 3000 };
+    world w;
+    world_params p = world_defaults(kind);
+    p.fake.end_one_in = -1;
+    p.fake.cost = (kv_fake_cost){.call_ns = 30000000, .per_token_ns = 1000000, .per_depth_ns = 4000};
+    p.fake.n_window = 256;
+    p.sched.block = p.sched.chunk = 256;
+    p.sched.evict_idle = true;
+    p.engine.n_slots = IDLE + 1;
+    p.engine.n_batch = p.sched.chunk + p.engine.n_slots;
+    p.engine.n_ctx = 32768;
+    p.cache_queue = p.cache_ram = (uint64_t)1 << 30;
+    world_open(&w, &p);
+    request r[IDLE + 1];
+    dice d = {29};
+    for (int i = 0; i < n_idle; i++) {
+        request_init(&r[i], NULL, 0);
+        random_tokens(&r[i].prompt, &d, LENGTH);
+        r[i].params.n_predict = 1;
+        request_submit(&r[i], &w);
+        world_finish(&w, &r[i], 1);
+    }
+    request *running = &r[n_idle];
+    request_init(running, NULL, 0);
+    random_tokens(&running->prompt, &d, 300);
+    running->params.n_predict = 200;
+    request_submit(running, &w);
+    world_finish(&w, running, 1);
+    double ms = running->timings.decode_ms / 199;
+    for (int i = 0; i <= n_idle; i++) request_free(&r[i]);
+    world_close(&w);
+    return ms;
+}
+
+static void idle_ones_cost_nothing(void **state) {
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++) {
+        double empty = decode_beside(all_kinds[k], 0), beside = decode_beside(all_kinds[k], 6);
+        print_message("%s: %.2f ms a token, beside six idle ones %.2f, ratio %.3f\n", kv_memory_kind_name(all_kinds[k]),
+                      empty, beside, empty / beside);
+        assert_true(empty >= 0.97 * beside);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stall_bound),
@@ -274,6 +322,7 @@ int main(void) {
         cmocka_unit_test(alone_in_whole_chunks),
         cmocka_unit_test(shortest_first),
         cmocka_unit_test(nobody_is_overtaken_for_long),
+        cmocka_unit_test(idle_ones_cost_nothing),
     };
     return cmocka_run_group_tests_name("sched/time", tests, NULL, NULL);
 }
