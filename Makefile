@@ -48,7 +48,7 @@ kill: ## KILLS (200) SIGKILLs of a loaded server at random instants; what is lef
 	@$(call build,release,$(configured))
 	@scripts/kill.sh $(KILLS)
 
-bench: all ## prefill and decode over HTTP against a bare llama_decode loop
+bench: all ## the server against a bare llama_decode loop; what the cache gives and costs; as ratios
 	@scripts/bench.sh
 
 parity: ## how far restored runs are from uninterrupted ones, into docs/parity.md
