@@ -1,4 +1,5 @@
 #include "cache/cache_private.h"
+#include "cache/namespace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -88,12 +89,7 @@ int64_t kv_cache_now_s(const kv_cache *c) {
 /* ── scopes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 kv_hash kv_cache_root_key(const kv_cache *c, const char *scope) {
-    kv_buf b = {0};
-    kv_buf_add(&b, &c->cfg.ns, sizeof c->cfg.ns);
-    kv_buf_adds(&b, scope && *scope ? scope : "default");
-    kv_hash h = kv_hash_bytes(b.data, b.len);
-    kv_buf_free(&b);
-    return h;
+    return kv_namespace_root(c->cfg.ns, scope);
 }
 
 kv_radix_node *kv_cache_root(kv_cache *c, const char *scope) {
@@ -168,6 +164,33 @@ void kv_cache_prune(kv_cache *c, kv_radix_node *node) {
     }
 }
 
+typedef struct subtree {
+    kv_cache *c;
+    const kv_radix_node *top;
+    kv_radix_node **nodes;
+    size_t n, cap;
+} subtree;
+
+static void gather_below(void *ctx, kv_radix_node *node) {
+    subtree *t = ctx;
+    const kv_radix_node *up = kv_radix_parent(node);
+    while (up && up != t->top) up = kv_radix_parent(up);
+    if (!up) return;
+    if (t->n == t->cap) {
+        t->cap = t->cap * 2 + 64;
+        t->nodes = kv_realloc(t->nodes, t->cap * sizeof *t->nodes);
+    }
+    kv_radix_ref(t->c->tree, node);
+    t->nodes[t->n++] = node;
+}
+
+kv_radix_node **kv_cache_below(size_t *n, kv_cache *c, const kv_radix_node *top) {
+    subtree t = {.c = c, .top = top};
+    kv_radix_walk(c->tree, gather_below, &t); /* which holds all nodes: none could be removed meanwhile */
+    *n = t.n;
+    return t.nodes;
+}
+
 void kv_cache_append(kv_record_list *list, kv_record *r) {
     r->next = NULL;
     if (list->last) list->last->next = r;
@@ -186,26 +209,6 @@ kv_record *kv_cache_pop(kv_record_list *list) {
 
 /* ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-typedef struct harvest {
-    kv_cache *c;
-    kv_radix_node *root, **nodes; /* referenced, children first */
-    size_t n, cap;
-} harvest;
-
-static void gather(void *ctx, kv_radix_node *node) {
-    harvest *h = ctx;
-    const kv_radix_node *up = kv_radix_parent(node);
-    if (!up) return;
-    while (kv_radix_parent(up)) up = kv_radix_parent(up);
-    if (up != h->root) return;
-    if (h->n == h->cap) {
-        h->cap = h->cap * 2 + 256;
-        h->nodes = kv_realloc(h->nodes, h->cap * sizeof *h->nodes);
-    }
-    kv_radix_ref(h->c->tree, node);
-    h->nodes[h->n++] = node;
-}
-
 /* Takes a scope's records out of a list. */
 static void drop_waiting(kv_cache *c, kv_record_list *list, kv_hash ns) {
     kv_record_list keep = {0}, drop = {0};
@@ -222,18 +225,19 @@ static void drop_waiting(kv_cache *c, kv_record_list *list, kv_hash ns) {
 }
 
 static uint64_t erase_scope(kv_cache *c, kv_hash ns, kv_error *err) {
-    harvest h = {.c = c, .root = kv_radix_root(c->tree, ns)};
+    kv_radix_node *root = kv_radix_root(c->tree, ns), **nodes;
     uint64_t n = 0, bytes, on_disk = 0;
+    size_t n_nodes;
     drop_waiting(c, &c->insertions, ns);
     drop_waiting(c, &c->writes, ns);
-    kv_radix_walk(c->tree, gather, &h);
-    for (size_t i = 0; i < h.n; i++) {
+    nodes = kv_cache_below(&n_nodes, c, root);
+    for (size_t i = 0; i < n_nodes; i++) {
         for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++)
-            n += kv_cache_let_go(c, h.nodes[i], slot, false);
-        kv_cache_prune(c, h.nodes[i]);
+            n += kv_cache_let_go(c, nodes[i], slot, false); /* their files go with the folder */
+        kv_cache_prune(c, nodes[i]);
     }
-    free(h.nodes);
-    kv_radix_unref(c->tree, h.root);
+    free(nodes);
+    kv_radix_unref(c->tree, root);
     if (c->cfg.store && !c->cfg.readonly) kv_store_remove_namespace(c->cfg.store, ns, &bytes, &on_disk, err);
     return n > on_disk ? n : on_disk;
 }

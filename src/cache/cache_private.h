@@ -4,6 +4,7 @@
  *   insert.c   captured records into the tree; what goes when memory is short
  *   disk.c     scopes from the store into the tree; records written behind, read back, gone
  *   flush.c    the end: what waits for the disk, the most valuable first
+ *   rest.c     while the engine is gone and the cache stays
  *   lookup.c   from a prompt to a position and the records that lead there
  *   restore.c  those records into the engine, read from the disk while others compute
  *   trail.c    what a running sequence leaves behind
@@ -77,6 +78,8 @@ kv_record *kv_cache_record(kv_cache *c, const kv_radix_node *node, kv_radix_slot
 void kv_cache_prune(kv_cache *c, kv_radix_node *node);
 /* The record is nowhere any more, or (keep_disk) not in memory. True when there was one. */
 bool kv_cache_let_go(kv_cache *c, kv_radix_node *node, kv_radix_slot slot, bool keep_disk);
+/* All nodes below `top`, children first, each referenced; the array is the caller's (NULL for none). */
+kv_radix_node **kv_cache_below(size_t *n, kv_cache *c, const kv_radix_node *top);
 int64_t kv_cache_now_s(const kv_cache *c); /* the tree's time, seconds */
 
 /* insert.c */
@@ -100,8 +103,15 @@ kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err);
 /* The head by which the store finds a node's record. False: there is none on disk. */
 bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
 void kv_cache_touch(kv_cache *c, kv_radix_node *node); /* a use, in the tree and on disk */
+/* The record goes from the tree, from memory and from disk. */
+void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot);
 /* A node that has no record any more goes with all that hangs on it. Takes over the reference; false: it has some. */
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node);
+
+/* flush.c */
+/* Caller holds the mutex, which is given up while waiting. Until both flags are false, at most until the clock says
+ * `until`; an inline io's jobs are run meanwhile. */
+void kv_cache_wait_while(kv_cache *c, const bool *one, const bool *other, int64_t until);
 
 /* restore.c */
 void kv_cache_feed_hungry(kv_cache *c); /* after room to read into was given back */

@@ -133,40 +133,23 @@ kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err) {
     return status;
 }
 
-/* ── a node of no use ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── what is of no use ──────────────────────────────────────────────────────────────────────────────────────────── */
 
-typedef struct subtree {
-    kv_cache *c;
-    kv_radix_node *top, **nodes; /* referenced, children first */
-    size_t n, cap;
-} subtree;
-
-static void gather_below(void *ctx, kv_radix_node *node) {
-    subtree *t = ctx;
-    const kv_radix_node *up = kv_radix_parent(node);
-    while (up && up != t->top) up = kv_radix_parent(up);
-    if (!up) return;
-    if (t->n == t->cap) {
-        t->cap = t->cap * 2 + 64;
-        t->nodes = kv_realloc(t->nodes, t->cap * sizeof *t->nodes);
-    }
-    kv_radix_ref(t->c->tree, node);
-    t->nodes[t->n++] = node;
+void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
+    kv_record_head head;
+    bool on_disk = kv_cache_head_of(&head, c, node, slot);
+    kv_cache_let_go(c, node, slot, false);
+    if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
 }
 
 static void forget_below(kv_cache *c, kv_radix_node *top) {
-    subtree t = {.c = c, .top = top};
-    kv_radix_walk(c->tree, gather_below, &t);
-    for (size_t i = 0; i < t.n; i++) {
-        for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
-            kv_record_head head;
-            bool on_disk = kv_cache_head_of(&head, c, t.nodes[i], slot);
-            kv_cache_let_go(c, t.nodes[i], slot, false);
-            if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
-        }
-        kv_cache_prune(c, t.nodes[i]);
+    size_t n;
+    kv_radix_node **nodes = kv_cache_below(&n, c, top);
+    for (size_t i = 0; i < n; i++) {
+        for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_remove(c, nodes[i], slot);
+        kv_cache_prune(c, nodes[i]);
     }
-    free(t.nodes);
+    free(nodes);
 }
 
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {

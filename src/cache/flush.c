@@ -75,8 +75,7 @@ static void order_by_worth(kv_record_list *list) {
 
 /* ── flush ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Caller holds the mutex. Until the flags are false, at most until then. */
-static void wait_while(kv_cache *c, const bool *one, const bool *other, int64_t until) {
+void kv_cache_wait_while(kv_cache *c, const bool *one, const bool *other, int64_t until) {
     while (*one || *other) {
         int64_t left = until - kv_now_us(c->cfg.clock);
         if (left <= 0) return;
@@ -103,9 +102,9 @@ uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us) {
     if (last > LAST_MOST_US) last = LAST_MOST_US;
     pthread_mutex_lock(&c->mutex);
     c->give_up_at = now + timeout_us - last;
-    wait_while(c, &c->inserting, &c->inserting, c->give_up_at);
+    kv_cache_wait_while(c, &c->inserting, &c->inserting, c->give_up_at);
     order_by_worth(&c->writes);
-    wait_while(c, &c->inserting, &c->writing, now + timeout_us);
+    kv_cache_wait_while(c, &c->inserting, &c->writing, now + timeout_us);
     uint64_t dropped = c->tokens_given_up + c->tokens_in_hand; /* in hand: a disk that hangs */
     const kv_record_list *const lists[] = {&c->insertions, &c->writes};
     for (int i = 0; i < 2; i++)

@@ -106,13 +106,6 @@ bool kv_cache_keep_in_ram(kv_cache *c, kv_record *r) {
 
 /* ── insertion ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static void remove_everywhere(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
-    kv_record_head head;
-    bool on_disk = kv_cache_head_of(&head, c, node, slot);
-    kv_cache_let_go(c, node, slot, false);
-    if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
-}
-
 void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
     kv_radix_node *shorter[16];
     int n = kv_radix_prefixes(shorter, 16, c->tree, node);
@@ -120,7 +113,7 @@ void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
         kv_radix_record rec;
         for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WINDOW; slot++)
             if (kv_radix_get_record(&rec, c->tree, node, slot) && (!c->cfg.store || rec.on_disk))
-                remove_everywhere(c, shorter[i], slot);
+                kv_cache_remove(c, shorter[i], slot);
         kv_cache_prune(c, shorter[i]);
     }
 }

@@ -106,6 +106,15 @@ kv_hash kv_namespace_hash(const kv_namespace *ns) {
     return h;
 }
 
+kv_hash kv_namespace_root(kv_hash base, const char *scope) {
+    kv_buf b = {0};
+    kv_buf_add(&b, &base, sizeof base);
+    kv_buf_adds(&b, scope && *scope ? scope : "default");
+    kv_hash h = kv_hash_bytes(b.data, b.len);
+    kv_buf_free(&b);
+    return h;
+}
+
 /* ── about.json ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static json_t *json_text(const char *s) {

@@ -59,6 +59,9 @@ void kv_namespace_free(kv_namespace *ns);
 /* The base hash: kv_cache_config.ns. */
 kv_hash kv_namespace_hash(const kv_namespace *ns);
 
+/* The namespace of one scope below a base: what records and folders are named by. scope NULL or "": the default one. */
+kv_hash kv_namespace_root(kv_hash base, const char *scope);
+
 /* Appends about.json. scope: its text as requests carry it (api/scope.h); NULL or "" = the default one. */
 void kv_namespace_about(kv_buf *out, const kv_namespace *ns, const char *scope);
 /* The same as kv_cache_config.about wants it; ns: the kv_namespace. */

@@ -2,28 +2,10 @@
  * is nowhere else. */
 #include "cache/cache_private.h"
 
-#include <time.h>
-
 bool kv_cache_settle(kv_cache *c, int64_t timeout_us) {
     int64_t until = kv_now_us(c->cfg.clock) + timeout_us;
     pthread_mutex_lock(&c->mutex);
-    while (c->inserting || c->writing) {
-        int64_t left = until - kv_now_us(c->cfg.clock);
-        if (left <= 0) break;
-        if (kv_io_is_inline(c->cfg.io)) {
-            pthread_mutex_unlock(&c->mutex);
-            bool ran = kv_io_run_one(c->cfg.io);
-            pthread_mutex_lock(&c->mutex);
-            if (!ran) break;
-            continue;
-        }
-        struct timespec at;
-        clock_gettime(CLOCK_REALTIME, &at);
-        int64_t ns = at.tv_nsec + left % 1000000 * 1000;
-        at.tv_sec += left / 1000000 + ns / 1000000000;
-        at.tv_nsec = ns % 1000000000;
-        pthread_cond_timedwait(&c->quiet, &c->mutex, &at);
-    }
+    kv_cache_wait_while(c, &c->inserting, &c->writing, until);
     bool settled = !c->inserting && !c->writing;
     pthread_mutex_unlock(&c->mutex);
     return settled;

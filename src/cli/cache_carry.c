@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache/namespace.h"
 #include "cli/cache_tool.h"
 #include "cli/cli.h"
 #include "store/transfer.h"
@@ -44,16 +45,6 @@ int kv_cache_export(kv_cache_tool *t, kv_error *err) {
     return KV_EXIT_OK;
 }
 
-/* As the cache makes the namespace of a scope (cache/cache.c). */
-static kv_hash with_scope(kv_hash base, const char *scope) {
-    kv_buf b = {0};
-    kv_buf_add(&b, &base, sizeof base);
-    kv_buf_adds(&b, scope);
-    kv_hash h = kv_hash_bytes(b.data, b.len);
-    kv_buf_free(&b);
-    return h;
-}
-
 /* The namespace without its scope (cache/namespace.h). */
 static bool base_of(kv_hash *base, const json_t *about) {
     const char *hex = json_string_value(json_object_get(about, "namespace"));
@@ -67,7 +58,7 @@ static bool is_theirs(const json_t *about, kv_hash ns) {
     kv_hash base;
     if (!scope || json_is_true(json_object_get(about, "divided")) || scope[0] == '#' || !base_of(&base, about))
         return true;
-    return kv_hash_equal(with_scope(base, scope), ns);
+    return kv_hash_equal(kv_namespace_root(base, scope), ns);
 }
 
 typedef struct target {
@@ -88,7 +79,7 @@ static kv_status own_scope(target *to, const kv_cache_tool *t, const kv_import *
     kv_hash_hex(content, kv_import_content(m));
     if (t->scope) kv_buf_adds(&to->scope, t->scope);
     else kv_buf_addf(&to->scope, "import-%.8s", content);
-    to->ns = with_scope(base, to->scope.data);
+    to->ns = kv_namespace_root(base, to->scope.data);
     json_object_set_new(about, "scope", kv_json_text(to->scope.data, to->scope.len));
     kv_hash_hex(hex, kv_hash_bytes(to->scope.data, to->scope.len));
     json_object_set_new(about, "scope_hash", json_string(hex));
