@@ -65,6 +65,14 @@ static kv_status check_pairs(const kv_options *o, kv_error *err) {
     return KV_OK;
 }
 
+static kv_status check_embeddings(const kv_options *o, kv_error *err) {
+    bool rank = o->pooling && strcmp(o->pooling, "rank") == 0;
+    if (o->reranking && o->pooling && !rank)
+        return kv_fail_field(err, "--pooling", "--reranking needs --pooling rank, not %s: leave one of them out",
+                             o->pooling);
+    return KV_OK;
+}
+
 kv_status kv_options_check(const kv_options *o, kv_error *err) {
     if (!o->model && !o->fake) return kv_fail_field(err, "--model", "no model: give one with -m FILE.gguf");
     if (o->exact && o->n_parallel > 1)
@@ -91,5 +99,6 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
                              "not end with it",
                              o->api_prefix);
     kv_status st = check_pairs(o, err);
+    if (st == KV_OK) st = check_embeddings(o, err);
     return st == KV_OK ? check_host(o, err) : st;
 }

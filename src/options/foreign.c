@@ -14,7 +14,6 @@
 
 #define VISION      "needs images, audio or video as input, which kvasir does not read yet"
 #define SPECULATIVE "needs speculative decoding, which kvasir does not have yet"
-#define EMBEDDINGS  "needs embeddings or reranking, which kvasir does not serve yet"
 #define DOWNLOAD    "needs model downloads, which kvasir does not do yet: fetch the GGUF file and give it with -m"
 #define ROUTER      "needs several models behind one server, which kvasir does not have yet: start one server a model"
 #define TLS         "needs TLS, which kvasir does not speak: put a reverse proxy in front"
@@ -75,11 +74,7 @@ const kv_foreign kv_foreign_table[] = {
     {"--spec-*", NULL, NULL, NULL, REFUSE, SPECULATIVE},
 
     /* other things to serve */
-    {"--embedding,--embeddings", "LLAMA_ARG_EMBEDDINGS", NULL, NULL, REFUSE_FLAG, EMBEDDINGS},
-    {"--rerank,--reranking", "LLAMA_ARG_RERANKING", NULL, NULL, REFUSE_FLAG, EMBEDDINGS},
-    {"--pooling", "LLAMA_ARG_POOLING", "none", NULL, REFUSE, EMBEDDINGS},
-    {"--embd-normalize", NULL, NULL, NULL, REFUSE, EMBEDDINGS},
-    {"--embd-gemma-default", NULL, NULL, NULL, REFUSE_FLAG, EMBEDDINGS},
+    {"--embd-gemma-default", NULL, NULL, NULL, REFUSE_FLAG, DOWNLOAD},
 
     /* where the model comes from */
     {"-hf,-hfr,--hf-repo", "LLAMA_ARG_HF_REPO", NULL, NULL, REFUSE, DOWNLOAD},
@@ -116,13 +111,11 @@ const kv_foreign kv_foreign_table[] = {
     {"-ncffn,--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN", "0", NULL, REFUSE, PLACEMENT},
     {"--rpc", "LLAMA_ARG_RPC", NULL, NULL, REFUSE, "needs engines on other machines, which kvasir does not use"},
     {"--list-devices", NULL, NULL, NULL, REFUSE_FLAG, "is not there; `kvasir serve --check` names the devices in use"},
-    {"--slot-save-path", NULL, NULL, NULL, REFUSE, "needs slot files, which kvasir does not write"},
     {"--skip-chat-parsing,--no-skip-chat-parsing", "LLAMA_ARG_SKIP_CHAT_PARSING", NULL, "--no-skip-chat-parsing",
      REFUSE_FLAG, "would leave tool calls in the text, which kvasir cannot do yet"},
     {"--prefill-assistant,--no-prefill-assistant", "LLAMA_ARG_PREFILL_ASSISTANT", NULL, "--prefill-assistant",
      IGNORE_FLAG, "is ignored: a request says with continue_final_message whether its last message goes on"},
     {"-sp,--special", NULL, NULL, NULL, REFUSE_FLAG, "would print control tokens, which kvasir does not do"},
-    {"--spm-infill", NULL, NULL, NULL, REFUSE_FLAG, "needs /infill, which kvasir does not serve yet"},
     {"-r,--reverse-prompt", NULL, NULL, NULL, REFUSE, "is not there: requests give their own `stop`"},
     {"-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict", NULL, NULL, NULL, IGNORE_VALUE, AFFINITY},
     {"-Cb,--cpu-mask-batch,-Crb,--cpu-range-batch,--cpu-strict-batch", NULL, NULL, NULL, IGNORE_VALUE, AFFINITY},

@@ -100,6 +100,10 @@ typedef struct kv_options {
     double stop_timeout;       /* seconds */
     int64_t max_body_mib, max_headers_kib, max_connections, idle_timeout;
     bool slots_endpoint, metrics_endpoint, props_endpoint;
+    char *slot_save_path; /* directory of slot files; NULL = none */
+    bool embeddings, reranking, spm_infill;
+    char *pooling; /* none, mean, cls, last, rank; NULL = the model's */
+    int64_t embd_normalize;
     bool plain_json;
     /* process */
     char *config; /* --config FILE */

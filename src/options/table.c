@@ -215,6 +215,19 @@ const kv_opt kv_opt_table[] = {
      AT(reasoning_preserve),
      .help = "keep earlier thoughts in the prompt, for templates that can; auto = the template's default"},
 
+    {"--spm-infill", NULL, NULL, OPT_BOOL, GROUP_CHAT, 0, AT(spm_infill),
+     .help = "/infill: suffix before prefix, as some models want it"},
+    /* ── embeddings ── */
+    {"--embedding,--embeddings", NULL, "LLAMA_ARG_EMBEDDINGS", OPT_BOOL, GROUP_ENGINE, 0, AT(embeddings),
+     .help = "answer /v1/embeddings, on a context of its own beside the one that generates"},
+    {"--rerank,--reranking", NULL, "LLAMA_ARG_RERANKING", OPT_BOOL, GROUP_ENGINE, 0, AT(reranking),
+     .help = "answer /v1/rerank: as --embeddings --pooling rank"},
+    {"--pooling", NULL, "LLAMA_ARG_POOLING", OPT_WORD, GROUP_ENGINE, 0, AT(pooling), .words = "none,mean,cls,last,rank",
+     .hint = "TYPE", .help = "how a text's vectors become one; unset = the model's"},
+    {"--embd-normalize", NULL, NULL, OPT_INT64, GROUP_ENGINE, 0, AT(embd_normalize), -1, 65536, .hint = "N",
+     .help = "what embeddings are divided by: -1 = nothing, 0 = the largest number, made 32760, 1 = the sum, 2 = the "
+             "length, more = the p-norm"},
+
     /* ── scheduling ── */
     {"--max-stall-ms", NULL, NULL, OPT_INT64, GROUP_SCHED, 0, AT(max_stall_ms), 10, 60000, .hint = "MS",
      .help = "longest pause of a running stream while another prompt is read"},
@@ -285,6 +298,9 @@ const kv_opt kv_opt_table[] = {
      .help = "connections at the same time"},
     {"--slots", "--no-slots", "LLAMA_ARG_ENDPOINT_SLOTS", OPT_BOOL, GROUP_SERVER, 0, AT(slots_endpoint),
      .help = "answer GET /slots"},
+    {"--slot-save-path", NULL, NULL, OPT_TEXT, GROUP_SERVER, 0, AT(slot_save_path), .hint = "DIR",
+     .help = "let POST /slots/N?action=save and restore write and read files there; a file names a conversation, its "
+             "state stays in the cache"},
     {"--metrics", "--no-metrics", "LLAMA_ARG_ENDPOINT_METRICS", OPT_BOOL, GROUP_SERVER, 0, AT(metrics_endpoint),
      .help = "answer GET /metrics"},
     {"--props", "--no-props", "LLAMA_ARG_ENDPOINT_PROPS", OPT_BOOL, GROUP_SERVER, 0, AT(props_endpoint),
@@ -389,6 +405,7 @@ void kv_options_defaults(kv_options *o) {
         .max_headers_kib = 64,
         .max_connections = 512, /* a thread each while it is open */
         .idle_timeout = 300,
+        .embd_normalize = 2,
         .slots_endpoint = true,
         .metrics_endpoint = true,
         .verbosity = 3,

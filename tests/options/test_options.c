@@ -441,16 +441,12 @@ static void test_refused_options(void **state) {
                  {"-md d.gguf", "speculative"},
                  {"--spec-draft-n-max 4", "speculative"},
                  {"--spec_type draft-mtp", "speculative"},
-                 {"--embeddings", "embeddings"},
-                 {"--rerank", "reranking"},
                  {"-hf a/b:Q4", "downloads"},
                  {"--models-dir x", "several models"},
                  {"--ssl-key-file k", "TLS"},
                  {"--swa-full", "sliding-window"},
-                 {"--slot-save-path x", "slot files"},
                  {"--context-shift", "finish_reason length"},
                  {"--fim-qwen-7b-default", "downloads"},
-                 {"--pooling mean", "embeddings"},
                  {"-ot a=CPU", "tensors"},
                  {"--control-vector-layer-range 1 2", "control vectors"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
