@@ -84,3 +84,17 @@ kv_status kv_path_normalise(kv_buf *out, const char *target, const char *prefix,
         kv_buf_drop_front(out, 3);
     return status;
 }
+
+bool kv_path_fits(const char **segment, size_t *n, const char *pattern, const char *path) {
+    const char *hole = strstr(pattern, "{}");
+    *segment = NULL;
+    *n = 0;
+    if (!hole) return strcmp(pattern, path) == 0;
+    size_t before = (size_t)(hole - pattern);
+    if (strncmp(pattern, path, before) != 0) return false;
+    size_t len = strcspn(path + before, "/");
+    if (len == 0 || strcmp(path + before + len, hole + 2) != 0) return false;
+    *segment = path + before;
+    *n = len;
+    return true;
+}

@@ -13,11 +13,16 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include <stdbool.h>
 
 /* Replaces what `out` held. `target`: as it stood in the request line, any bytes, NUL-terminated; origin form, absolute
  * form ("http://host/path") or "*". `prefix`: NULL or "" for none, with or without slashes at its ends.
  * KV_INVALID: not a path, a broken % escape, a control character, not UTF-8. KV_NOT_FOUND: not below the prefix (then
  * `out` has the path as asked for). */
 kv_status kv_path_normalise(kv_buf *out, const char *target, const char *prefix, kv_error *err);
+
+/* Does `path` fit a route's pattern? Equal, but for one segment "{}" of the pattern, which any segment that is not empty
+ * fits: "/slots/{}" fits "/slots/3". *segment, when it fits: that segment, *n bytes of `path`; NULL without a "{}". */
+bool kv_path_fits(const char **segment, size_t *n, const char *pattern, const char *path);
 
 #endif

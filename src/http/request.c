@@ -131,11 +131,15 @@ static void allow_method(kv_http_request *req, const char *method) {
 static void find_route(kv_http_request *req) {
     const char *method = req->head ? "GET" : req->method;
     for (const kv_http_route *r = req->http->cfg.routes; r->path; r++) {
-        if (req->path_status != KV_OK || strcmp(r->path, kv_buf_str(&req->path)) != 0) continue;
+        const char *segment;
+        size_t n;
+        if (req->path_status != KV_OK || !kv_path_fits(&segment, &n, r->path, kv_buf_str(&req->path))) continue;
         if (r->error_body) req->error_body = r->error_body;
         allow_method(req, r->method);
         if (strcmp(r->method, "GET") == 0) allow_method(req, "HEAD");
-        if (strcmp(r->method, method) == 0 && !req->route) req->route = r;
+        if (strcmp(r->method, method) != 0 || req->route) continue;
+        req->route = r;
+        if (segment) kv_buf_add(&req->segment, segment, n);
     }
     if (req->allow[0]) allow_method(req, "OPTIONS");
     if (req->route && req->route->error_body) req->error_body = req->route->error_body;
@@ -293,6 +297,7 @@ void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context
     if (req->stage != KV_STAGE_HEAD) atomic_fetch_sub(&h->in_flight, 1);
     if (req->has_unread_body) kv_conn_linger(req->conn);
     kv_buf_free(&req->path);
+    kv_buf_free(&req->segment);
     kv_buf_free(&req->body);
     kv_buf_free(&req->res.body);
     kv_buf_free(&req->pending);
@@ -307,6 +312,10 @@ const char *kv_http_method(const kv_http_request *req) {
 
 const char *kv_http_path(const kv_http_request *req) {
     return kv_buf_str(&req->path);
+}
+
+const char *kv_http_segment(const kv_http_request *req) {
+    return kv_buf_str(&req->segment);
 }
 
 const char *kv_http_query(const kv_http_request *req, const char *name) {

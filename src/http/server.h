@@ -77,6 +77,7 @@ struct kv_http_request {
     kv_stage stage;
     const char *method; /* borrowed from libmicrohttpd until the request ends */
     kv_buf path;
+    kv_buf segment; /* of the path, for the route's "{}" */
     kv_buf body;
     char id[132]; /* up to 128 and the NUL */
     int64_t started_us;

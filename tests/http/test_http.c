@@ -26,6 +26,12 @@ static kv_status on_echo(void *app, kv_http_request *req, kv_http_response *res,
     return KV_OK;
 }
 
+static kv_status on_segment(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)app, (void)err;
+    kv_buf_adds(&res->body, kv_http_segment(req));
+    return KV_OK;
+}
+
 static const char *or_none(const char *s) {
     return s ? s : "(none)";
 }
@@ -73,6 +79,9 @@ static const kv_http_route routes[] = {
     {"POST", "/info", on_info, false, NULL},
     {"DELETE", "/info", on_info, false, NULL},
     {"GET", "/fail", on_fail, false, NULL},
+    {"GET", "/things/first", on_models, false, NULL},
+    {"GET", "/things/{}", on_segment, false, NULL},
+    {"POST", "/things/{}/parts", on_segment, false, NULL},
     {"GET", "/v1/other", on_fail, false, other_family},
     {NULL, NULL, NULL, false, NULL},
 };
@@ -141,6 +150,25 @@ static void test_routes(void **state) {
     ask(&a, port, "POST /v1/other", NULL);
     assert_int_equal(a.status, 405);
     assert_string_equal(a.body.data, "{\"type\":\"error\",\"status\":\"BAD_METHOD\"}");
+}
+
+static void test_segments(void **state) {
+    (void)state;
+    assert_int_equal(ask(&a, port, "GET /things/42", NULL), 200);
+    assert_string_equal(a.body.data, "42");
+    ask(&a, port, "GET /things/a%20b/?c=d", NULL);
+    assert_string_equal(a.body.data, "a b");
+    ask(&a, port, "GET /things/first", NULL); /* the first that fits */
+    assert_string_equal(a.body.data, "{\"ok\":true}");
+    ask(&a, port, "POST /things/x/parts", NULL);
+    assert_string_equal(a.body.data, "x");
+    ask(&a, port, "GET /things", NULL);
+    error_of(&a, 404, "not_found_error");
+    ask(&a, port, "GET /things/x/y", NULL);
+    error_of(&a, 404, "not_found_error");
+    ask(&a, port, "GET /things/x/parts", NULL);
+    error_of(&a, 405, "invalid_request_error");
+    assert_string_equal(header_of(&a, "Allow"), "POST, OPTIONS");
 }
 
 static void test_head(void **state) {
@@ -680,6 +708,7 @@ static void test_bind_names(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_SERVER(test_routes),
+        WITH_SERVER(test_segments),
         WITH_SERVER(test_head),
         WITH_OWN(test_prefix),
         WITH_SERVER(test_request_parts),

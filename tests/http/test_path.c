@@ -85,6 +85,37 @@ static void test_table(void **state) {
     kv_buf_free(&out);
 }
 
+static void test_fits(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *path, *segment; /* segment: NULL = does not fit, "" = fits without one */
+    } cases[] = {
+        {"/slots", "/slots", ""},
+        {"/slots", "/slots/1", NULL},
+        {"/slots/{}", "/slots/3", "3"},
+        {"/slots/{}", "/slots/a b", "a b"},
+        {"/slots/{}", "/slots/{}", "{}"},
+        {"/slots/{}", "/slots", NULL},
+        {"/slots/{}", "/slots/", NULL},
+        {"/slots/{}", "/slots/3/x", NULL},
+        {"/slots/{}", "/slot/3", NULL},
+        {"/r/{}/cancel", "/r/abc/cancel", "abc"},
+        {"/r/{}/cancel", "/r//cancel", NULL},
+        {"/r/{}/cancel", "/r/abc", NULL},
+        {"/r/{}/cancel", "/r/abc/cancel/d", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *segment;
+        size_t n;
+        bool fits = kv_path_fits(&segment, &n, cases[i].pattern, cases[i].path);
+        if (fits != (cases[i].segment != NULL)) fail_msg("%s on %s", cases[i].pattern, cases[i].path);
+        if (!fits) continue;
+        assert_int_equal(n, strlen(cases[i].segment));
+        if (n) assert_memory_equal(segment, cases[i].segment, n);
+        else assert_null(segment);
+    }
+}
+
 /* Whatever comes, what is accepted is in normal form, and normalising it again changes nothing. */
 static void test_random(void **state) {
     (void)state;
@@ -117,6 +148,7 @@ static void test_random(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_fits),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
