@@ -82,9 +82,11 @@ static void run_chat(const char *text, size_t n) {
     kv_params p = {0};
     kv_chat_prompt *prompt = NULL;
     kv_error err = {0};
-    kv_status st = kv_chat_body_read(&body, &p, &prompt, text, n, &app, &err);
+    kv_status st = kv_json_parse(&body, text, n, &err);
+    if (st == KV_OK) st = kv_chat_body_read(&p, &prompt, body, &app, &err);
+    json_decref(body);
     if (st != KV_OK) {
-        KV_CHECK(!body && !prompt);
+        KV_CHECK(!prompt);
         check_refusal(st, &err);
         return;
     }
@@ -94,7 +96,6 @@ static void run_chat(const char *text, size_t n) {
     check_sampler(&p, prompt);
     kv_chat_prompt_free(prompt);
     kv_params_free(&p);
-    json_decref(body);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -103,15 +103,14 @@ static void free_question(question *q) {
     free(q->scope);
 }
 
-static kv_status read_chat(question *q, const kv_app *app, const char *text, size_t n, kv_error *err) {
-    json_t *body = NULL;
+static kv_status read_chat(question *q, const kv_app *app, const json_t *body, kv_error *err) {
     kv_chat_prompt *chat;
-    kv_status st = kv_chat_body_read(&body, &q->params, &chat, text, n, app, err);
+    kv_status st = kv_chat_body_read(&q->params, &chat, body, app, err);
     if (st != KV_OK) return st;
-    text = kv_chat_prompt_text(chat, &n);
+    size_t n;
+    const char *text = kv_chat_prompt_text(chat, &n);
     st = kv_prompts_from_text(&q->prompts, app->model, text, n, err);
     kv_chat_prompt_free(chat);
-    json_decref(body);
     return st;
 }
 
@@ -123,7 +122,7 @@ static kv_status read_question(question *q, const kv_app *app, const kv_http_req
     if (st == KV_OK) st = kv_params_check_body(body, app, err);
     if (st != KV_OK) goto done;
     if (kv_json_get(body, "messages")) {
-        st = read_chat(q, app, text, n, err);
+        st = read_chat(q, app, body, err);
     } else {
         st = kv_params_parse(&q->params, body, KV_API_COMPLETIONS, app, err);
         if (st == KV_OK) st = kv_prompts_parse(&q->prompts, app->model, json_object_get(body, "prompt"), err);

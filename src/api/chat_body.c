@@ -189,18 +189,46 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
     return KV_OK;
 }
 
-kv_status kv_chat_body_read(json_t **body, kv_params *params, kv_chat_prompt **prompt, const char *text, size_t n,
-                            const kv_app *app, kv_error *err) {
+kv_status kv_chat_body_read(kv_params *params, kv_chat_prompt **prompt, const json_t *body, const kv_app *app,
+                            kv_error *err) {
     *params = (kv_params){0};
     *prompt = NULL;
-    kv_status st = kv_json_parse(body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(*body, app, err);
-    if (st == KV_OK) st = kv_params_parse(params, *body, KV_API_CHAT, app, err);
-    if (st == KV_OK) st = kv_chat_body_render(prompt, *body, params, app, err);
-    if (st != KV_OK) {
-        kv_params_free(params);
-        json_decref(*body);
-        *body = NULL;
-    }
+    kv_status st = kv_params_check_body(body, app, err);
+    if (st == KV_OK) st = kv_params_parse(params, body, KV_API_CHAT, app, err);
+    if (st == KV_OK) st = kv_chat_body_render(prompt, body, params, app, err);
+    if (st != KV_OK) kv_params_free(params);
+    return st;
+}
+
+/* What the template made of the conversation, in tokens. */
+static kv_status tokenize(kv_prompts *out, const kv_chat_prompt *prompt, const kv_app *app, kv_error *err) {
+    size_t n;
+    const char *text = kv_chat_prompt_text(prompt, &n);
+    return kv_prompts_from_text(out, app->model, text, n, err);
+}
+
+kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t *body, const kv_app *app,
+                          kv_error *err) {
+    *out = NULL;
+    kv_job *j = kv_job_new(app, dialect);
+    kv_status st = kv_chat_body_read(&j->params, &j->chat, body, app, err);
+    if (st == KV_OK) st = tokenize(&j->prompts, j->chat, app, err);
+    if (st == KV_OK) *out = j;
+    else kv_job_free(j);
+    return st;
+}
+
+kv_status kv_chat_count_tokens(size_t *n_tokens, const json_t *body, const kv_app *app, kv_error *err) {
+    *n_tokens = 0;
+    kv_params params;
+    kv_chat_prompt *prompt;
+    kv_status st = kv_chat_body_read(&params, &prompt, body, app, err);
+    if (st != KV_OK) return st;
+    kv_prompts prompts = {0};
+    st = tokenize(&prompts, prompt, app, err);
+    if (st == KV_OK) *n_tokens = prompts.list[0].len;
+    kv_prompts_free(&prompts);
+    kv_chat_prompt_free(prompt);
+    kv_params_free(&params);
     return st;
 }

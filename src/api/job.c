@@ -43,6 +43,7 @@ void kv_job_free(kv_job *j) {
     kv_account_record(j); /* a client that went away in the middle is no reason not to count */
     for (int i = 0; i < j->n_choices; i++) free_choice(&j->choice[i]);
     free(j->choice);
+    if (j->dialect->free) j->dialect->free(j);
     if (j->has_wake) kv_wake_free(&j->wake);
     kv_chat_prompt_free(j->chat);
     kv_prompts_free(&j->prompts);
@@ -202,10 +203,19 @@ static void take_done(kv_job *j, kv_choice *c, kv_gen_event *e) {
         kv_fail(&j->error, KV_CANCELLED, "the request was cancelled");
 }
 
+/* e is the choice's first: its prompt's numbers count from here on. */
+static void begin(kv_job *j, kv_choice *c, const kv_gen_event *e, kv_buf *out) {
+    c->begun = true;
+    if (e->kind == KV_EVENT_PROGRESS) c->timings.n_cached = e->n_cache;
+    if (out && j->dialect->begin && !(e->kind == KV_EVENT_DONE && e->finish > KV_FINISH_LENGTH))
+        j->dialect->begin(out, j, c);
+}
+
 static void take_event(kv_job *j, kv_choice *c, kv_gen_event *e, kv_buf *out) {
+    if (!c->begun) begin(j, c, e, out);
     switch (e->kind) {
     case KV_EVENT_PROGRESS:
-        if (out && j->params.return_progress) j->dialect->progress(out, j, c, e);
+        if (out && j->params.return_progress && j->dialect->progress) j->dialect->progress(out, j, c, e);
         break;
     case KV_EVENT_TOKEN:
         take_token(j, c, e);
@@ -265,6 +275,7 @@ kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_
     if (st == KV_OK) st = queue_prompts(j, err);
     if (st == KV_OK && j->params.stream) {
         j->last_sent_us = kv_now_us(kv_clock_real());
+        res->content_type = j->dialect->stream_type;
         res->stream = (kv_http_stream){.next = kv_stream_next, .free = kv_stream_free, .ctx = j};
         return KV_OK;
     }

@@ -19,15 +19,22 @@
 typedef struct kv_job kv_job;
 typedef struct kv_choice kv_choice;
 
-/* Each call of a stream appends whole SSE events to `out`. */
+/* Each call of a stream appends whole events to `out`. What may be NULL is said so. */
 typedef struct kv_dialect {
-    const char *id_prefix; /* "chatcmpl-" */
-    /* token and done come after the choice has taken the event in */
+    const char *id_prefix;   /* "chatcmpl-" */
+    const char *stream_type; /* content type of a stream; NULL = "text/event-stream" */
+    /* The choice's prompt is restored as far as the cache has it, and computing begins: where its tokens came from is
+     * known: c->timings.n_cached, which stays what it is. Once a choice, before anything else of it. NULL = nothing to tell. */
+    void (*begin)(kv_buf *out, kv_job *, kv_choice *);
+    /* only with return_progress; NULL = nothing to tell */
     void (*progress)(kv_buf *out, kv_job *, kv_choice *, const kv_gen_event *);
     void (*token)(kv_buf *out, kv_job *, kv_choice *, const kv_gen_event *);
     void (*done)(kv_buf *out, kv_job *, kv_choice *);
-    void (*end)(kv_buf *out, kv_job *); /* after the last choice is done */
-    json_t *(*body)(kv_job *);          /* the whole answer; a new value */
+    void (*end)(kv_buf *out, kv_job *);   /* after the last choice is done */
+    void (*error)(kv_buf *out, kv_job *); /* instead of an end: j->error; NULL = OpenAI's */
+    void (*ping)(kv_buf *out, kv_job *);  /* nothing was sent for a while; NULL = an SSE comment */
+    json_t *(*body)(kv_job *);            /* the whole answer; a new value */
+    void (*free)(kv_job *);               /* what it keeps in j->state; NULL = nothing */
 } kv_dialect;
 
 struct kv_choice {
@@ -38,6 +45,7 @@ struct kv_choice {
     kv_buf text;          /* all text so far */
     kv_tokens tokens;     /* all sampled tokens so far */
     json_t *probs;        /* owned array: entries not yet told; NULL without token probabilities */
+    bool begun;           /* dialect->begin was called */
     bool started;         /* the stream's first chunk of this choice went out */
     bool done;
     kv_finish finish;
@@ -51,6 +59,7 @@ struct kv_job {
     kv_params params;     /* owned */
     kv_prompts prompts;   /* owned */
     kv_chat_prompt *chat; /* owned; NULL for completions */
+    void *state;          /* the dialect's own */
     char id[64];
     char request_id[132]; /* the HTTP request's, as in its header and log line */
     char *scope;          /* owned; whose cache it uses */

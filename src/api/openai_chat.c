@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "api/account.h"
+#include "api/chat_answer.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/shapes.h"
 #include "api/stream.h"
-#include "base/log.h"
 
 static json_t *chunk(const kv_job *j, const kv_choice *c, const char *finish, json_t *delta) {
     json_t *choice = json_pack("{s:o, s:i, s:o}", "finish_reason", finish ? json_string(finish) : json_null(), "index",
@@ -36,24 +36,6 @@ static void send_role(kv_buf *out, const kv_job *j, kv_choice *c) {
     kv_sse_event_new(out, role_chunk(j, c));
 }
 
-/* What the parser makes of more text: an array of deltas, a new value. A text that does not parse to its end (a tool
- * call that broke off) is told as far as it goes. */
-static json_t *feed(kv_choice *c, const char *text, size_t n, bool final) {
-    kv_buf deltas = {0};
-    kv_error err = {0};
-    json_t *list = NULL;
-    kv_status st = kv_chat_stream_feed(&deltas, c->chat, text, n, final, &err);
-    if (st != KV_OK && final) {
-        KV_DEBUG("chat parser: %s", err.message);
-        kv_buf_clear(&deltas);
-        st = kv_chat_stream_feed(&deltas, c->chat, "", 0, false, &err);
-    }
-    if (st != KV_OK) KV_DEBUG("chat parser: %s", err.message);
-    else kv_json_parse(&list, kv_buf_str(&deltas), deltas.len, NULL);
-    kv_buf_free(&deltas);
-    return list ? list : json_array();
-}
-
 static void send_deltas(kv_buf *out, kv_job *j, kv_choice *c, json_t *deltas) {
     size_t n = json_array_size(deltas);
     for (size_t i = 0; i < n; i++) {
@@ -75,18 +57,13 @@ static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event
 
 static void on_token(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
     send_role(out, j, c);
-    send_deltas(out, j, c, feed(c, e->text ? e->text : "", e->n_text, false));
-}
-
-static const char *finish_reason(const kv_choice *c) {
-    const char *finish = kv_shape_finish(c);
-    return strcmp(finish, "stop") == 0 && kv_chat_stream_has_tool_calls(c->chat) ? "tool_calls" : finish;
+    send_deltas(out, j, c, kv_chat_answer_feed(c, e->text ? e->text : "", e->n_text, false));
 }
 
 static void on_done(kv_buf *out, kv_job *j, kv_choice *c) {
     send_role(out, j, c);
-    send_deltas(out, j, c, feed(c, "", 0, true));
-    json_t *event = chunk(j, c, finish_reason(c), json_object());
+    send_deltas(out, j, c, kv_chat_answer_feed(c, "", 0, true));
+    json_t *event = chunk(j, c, kv_chat_answer_finish(c), json_object());
     add_probs(j, c, event);
     if (!j->params.include_usage) json_object_set_new(event, "timings", kv_shape_timings(&c->timings));
     kv_account a;
@@ -106,26 +83,13 @@ static void on_end(kv_buf *out, kv_job *j) {
     kv_sse_done(out);
 }
 
-/* The parsed message; the plain text stands in when nothing could be parsed of it. */
-static json_t *message_of(kv_choice *c) {
-    json_decref(feed(c, kv_buf_str(&c->text), c->text.len, true));
-    kv_buf text = {0};
-    json_t *message = NULL;
-    if (kv_chat_stream_message(&text, c->chat, NULL) == KV_OK)
-        kv_json_parse(&message, kv_buf_str(&text), text.len, NULL);
-    kv_buf_free(&text);
-    if (json_is_object(message)) return message;
-    json_decref(message);
-    return json_pack("{s:s, s:o}", "role", "assistant", "content", kv_json_text(kv_buf_str(&c->text), c->text.len));
-}
-
 static json_t *body(kv_job *j) {
     json_t *choices = json_array();
     for (int i = 0; i < j->n_choices; i++) {
         kv_choice *c = &j->choice[i];
-        json_t *message = message_of(c);
-        json_t *choice =
-            json_pack("{s:s, s:i, s:o}", "finish_reason", finish_reason(c), "index", c->index, "message", message);
+        json_t *message = kv_chat_answer_message(c);
+        json_t *choice = json_pack("{s:s, s:i, s:o}", "finish_reason", kv_chat_answer_finish(c), "index", c->index,
+                                   "message", message);
         json_t *probs = kv_shape_take_probs(j, c);
         if (probs) json_object_set_new(choice, "logprobs", json_pack("{s:o}", "content", probs));
         json_array_append_new(choices, choice);
@@ -150,43 +114,26 @@ static const kv_dialect chat = {
 
 kv_status kv_serve_chat_completions(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_status st = kv_app_require_ready(app, err);
-    if (st != KV_OK) return st;
-    kv_job *j = kv_job_new(app, &chat);
+    json_t *parsed = NULL;
+    kv_job *j = NULL;
     size_t n;
     const char *text = kv_http_body(req, &n);
-    json_t *parsed = NULL;
-    st = kv_chat_body_read(&parsed, &j->params, &j->chat, text, n, app, err);
+    if (st == KV_OK) st = kv_json_parse(&parsed, text, n, err);
+    if (st == KV_OK) st = kv_chat_job_new(&j, &chat, parsed, app, err);
     json_decref(parsed);
-    if (st == KV_OK) {
-        text = kv_chat_prompt_text(j->chat, &n);
-        st = kv_prompts_from_text(&j->prompts, j->app->model, text, n, err);
-    }
-    if (st == KV_OK) return kv_job_run(j, req, res, err);
-    kv_job_free(j);
-    return st;
+    return st == KV_OK ? kv_job_run(j, req, res, err) : st;
 }
 
 /* llama-server's token count: {"object":"response.input_tokens","input_tokens":N} */
 kv_status kv_serve_chat_input_tokens(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_status st = kv_app_require_model(app, err);
-    if (st != KV_OK) return st;
     json_t *parsed = NULL;
-    kv_params params;
-    kv_chat_prompt *prompt;
-    kv_prompts prompts = {0};
-    size_t n;
+    size_t n, n_tokens;
     const char *text = kv_http_body(req, &n);
-    st = kv_chat_body_read(&parsed, &params, &prompt, text, n, app, err);
-    if (st == KV_OK) {
-        text = kv_chat_prompt_text(prompt, &n);
-        st = kv_prompts_from_text(&prompts, ((const kv_app *)app)->model, text, n, err);
-        if (st == KV_OK)
-            kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", prompts.list[0].len);
-        kv_prompts_free(&prompts);
-        kv_chat_prompt_free(prompt);
-        kv_params_free(&params);
-        json_decref(parsed);
-    }
+    if (st == KV_OK) st = kv_json_parse(&parsed, text, n, err);
+    if (st == KV_OK) st = kv_chat_count_tokens(&n_tokens, parsed, app, err);
+    json_decref(parsed);
+    if (st == KV_OK) kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n_tokens);
     return st;
 }
 
@@ -198,7 +145,9 @@ kv_status kv_serve_apply_template(void *app, kv_http_request *req, kv_http_respo
     kv_chat_prompt *prompt;
     size_t n;
     const char *text = kv_http_body(req, &n);
-    st = kv_chat_body_read(&parsed, &params, &prompt, text, n, app, err);
+    st = kv_json_parse(&parsed, text, n, err);
+    if (st == KV_OK) st = kv_chat_body_read(&params, &prompt, parsed, app, err);
+    json_decref(parsed);
     if (st != KV_OK) return st;
     text = kv_chat_prompt_text(prompt, &n);
     json_t *o = json_pack("{s:o}", "prompt", kv_json_text(text, n));
@@ -206,6 +155,5 @@ kv_status kv_serve_apply_template(void *app, kv_http_request *req, kv_http_respo
     json_decref(o);
     kv_chat_prompt_free(prompt);
     kv_params_free(&params);
-    json_decref(parsed);
     return KV_OK;
 }

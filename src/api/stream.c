@@ -44,7 +44,8 @@ bool kv_stream_next(void *ctx, kv_http_request *req, kv_buf *out) {
     while (!j->over) {
         kv_job_pump(j, out);
         if (j->error.status != KV_OK) {
-            kv_sse_error(out, &j->error);
+            if (j->dialect->error) j->dialect->error(out, j);
+            else kv_sse_error(out, &j->error);
             kv_job_cancel(j);
         } else if (j->n_done == j->n_choices) {
             j->dialect->end(out, j);
@@ -54,7 +55,8 @@ bool kv_stream_next(void *ctx, kv_http_request *req, kv_buf *out) {
         int64_t now = kv_now_us(kv_clock_real());
         int timeout = ping_timeout(j, now);
         if (timeout == 0) {
-            kv_sse_ping(out);
+            if (j->dialect->ping) j->dialect->ping(out, j);
+            else kv_sse_ping(out);
             break;
         }
         if (!j->over && kv_http_wait(req, &j->wake, timeout) == KV_WAIT_HUNG_UP) kv_job_cancel(j);
