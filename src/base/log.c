@@ -38,16 +38,20 @@ kv_status kv_log_init(const kv_log_config *cfg, kv_error *err) {
     return KV_OK;
 }
 
-void kv_log_reopen(void) {
+kv_status kv_log_reopen(kv_error *err) {
+    kv_status st = KV_OK;
     pthread_mutex_lock(&state.mutex);
     if (state.path) {
         FILE *file = fopen(state.path, "ae");
         if (file) { /* else keep writing to the old one: a log is not lost because its directory is gone */
             fclose(state.file);
             state.file = file;
+        } else {
+            st = kv_fail_errno(err, "log file: open %s", state.path);
         }
     }
     pthread_mutex_unlock(&state.mutex);
+    return st;
 }
 
 void kv_log_close(void) {

@@ -21,7 +21,8 @@ typedef struct kv_log_config {
 } kv_log_config;
 
 kv_status kv_log_init(const kv_log_config *cfg, kv_error *err);
-void kv_log_reopen(void); /* reopen the file by name (SIGHUP, logrotate); a no-op on stderr */
+/* Opens the file anew by its name (SIGHUP, logrotate); a no-op on stderr. On an error the log goes on in the old one. */
+kv_status kv_log_reopen(kv_error *err);
 void kv_log_close(void);
 bool kv_log_enabled(kv_log_level level);
 void kv_log(kv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/engine_thread.h"
 #include "cli/load.h"
+#include "cli/service.h"
 #include "cli/signals.h"
 
 /* Shares of --stop-timeout (8 s), and at most so much: running requests get 3 s of it; after that their error events
@@ -31,6 +32,7 @@ typedef struct server {
     kv_wake wake;
     kv_http *http;
     kv_engine_thread *engine;
+    kv_service service;
     kv_str_list names;
 } server;
 
@@ -85,13 +87,14 @@ static kv_status start_http(server *s, kv_error *err) {
                          err);
 }
 
-static void tell_address(const server *s) {
+static void tell_address(server *s) {
     const kv_options *o = s->opt;
     char line[400];
     bool v6 = strchr(o->host, ':') && o->host[0] != '[';
     snprintf(line, sizeof line, "listening on http://%s%.255s%s:%d%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
              kv_http_port(s->http), o->api_prefix ? o->api_prefix : "");
     KV_INFO("%s", line);
+    kv_service_name(&s->service, s->app.model_name, line + strlen("listening on "));
     if (o->log_file || o->log_jsonl ||
         !kv_log_enabled(KV_LOG_INFO)) { /* where the log does not show it, all the same */
         printf("%s\n", line);
@@ -108,15 +111,22 @@ static void tell_address(const server *s) {
 
 static void reload(server *s) {
     kv_error err = {0};
-    kv_log_reopen();
+    kv_service_reloading(&s->service);
+    if (kv_log_reopen(&err) != KV_OK) KV_ERROR("SIGHUP: the log goes on where it was: %s", err.message);
     if (kv_http_reload_keys(s->http, &err) != KV_OK) KV_ERROR("SIGHUP: the keys stay as they were: %s", err.message);
     else KV_INFO("SIGHUP: log file and keys are read anew");
+    kv_service_reloaded(&s->service);
 }
 
 /* Until a signal asks for a stop or the engine's thread is over. */
 static void wait_for_end(server *s) {
     while (!kv_signals_asked_to_stop() && !kv_engine_thread_over(s->engine)) {
-        kv_wake_wait(&s->wake, -1, kv_engine_thread_tend(s->engine));
+        kv_service_view view;
+        int sleep_ms = kv_engine_thread_tend(s->engine);
+        kv_service_look(&view, &s->app);
+        int service_ms = kv_service_tend(&s->service, &view, kv_now_us(kv_clock_real()));
+        /* -1, "when something happens", is the largest of unsigned numbers. */
+        kv_wake_wait(&s->wake, -1, (unsigned)sleep_ms < (unsigned)service_ms ? sleep_ms : service_ms);
         if (kv_signals_take_hup()) reload(s);
     }
 }
@@ -134,8 +144,11 @@ static double share(double timeout, double part, double most) {
 /* From the first signal, or the engine thread's end, to the last thread. The watchdog bounds it. */
 static void stop(server *s) {
     double timeout = s->opt->stop_timeout, grace = share(timeout, GRACE_SHARE, GRACE_MOST_S);
+    kv_error failure = {0};
     int64_t began_us = kv_now_us(kv_clock_real());
     kv_watchdog_arm(timeout);
+    bool failed = kv_engine_thread_over(s->engine) && kv_engine_thread_result(s->engine, &failure) != KV_OK;
+    kv_service_stopping(&s->service, failed ? failure.message : NULL);
     int before = atomic_exchange(&s->app.state, KV_APP_DRAINING);
     if (before == KV_APP_READY) kv_sched_drain(s->app.sched);
     kv_engine_thread_cancel(s->engine);
@@ -176,6 +189,7 @@ int kv_serve(const kv_options *opt) {
     sigset_t before;
     int exit_status = KV_EXIT_FAILURE;
     tzset(); /* read once here, the zone is not set up by several threads at a time later */
+    kv_service_open(&s.service);
     kv_status st = kv_wake_init(&s.wake, &err);
     if (st == KV_OK) st = kv_signals_start(&s.wake, &err);
     fill_names(&s);
@@ -198,6 +212,7 @@ int kv_serve(const kv_options *opt) {
     if (exit_status == KV_EXIT_OK) KV_INFO("stopped");
 done:
     if (st != KV_OK) KV_ERROR("%s", err.message);
+    kv_service_close(&s.service);
     kv_signals_stop();
     kv_wake_free(&s.wake);
     kv_ledger_free(s.app.ledger);

@@ -425,6 +425,7 @@ static kv_slot_view view_of(const kv_sched *s, int number) {
 
 static void publish(kv_sched *s) {
     bool counts = s->cells.total != INT32_MAX;
+    s->stats.n_steps++;
     s->stats.n_processing = kv_sched_n_running(s);
     s->stats.n_waiting = s->n_waiting;
     s->stats.cells_used = counts ? s->cells.used : 0;
