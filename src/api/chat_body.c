@@ -172,7 +172,8 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
                               kv_error *err) {
     *out = NULL;
     reading r = {0};
-    kv_status st = kv_chat_check_messages(&r.messages, json_object_get(body, "messages"), err);
+    kv_status st = kv_chat_check_messages(&r.messages, json_object_get(body, "messages"),
+                                          kv_chat_on_image(app->opt->on_image), err);
     if (st == KV_OK) st = read_tools(&r, body, app, err);
     if (st == KV_OK) st = read_kwargs(&r, body, app, err);
     if (st == KV_OK) st = read_ending(&r, body, err);

@@ -39,29 +39,19 @@ static kv_status need_text(json_t **out, const json_t *obj, const char *name, co
 
 /* ── content ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static const char *media_kind(const char *type) {
-    static const struct {
-        const char *type, *kind;
-    } kinds[] = {
-        {"image_url", "image"}, {"input_image", "image"}, {"image", "image"},       {"input_audio", "audio"},
-        {"audio_url", "audio"}, {"audio", "audio"},       {"input_video", "video"}, {"video_url", "video"},
-        {"video", "video"},     {"file", "file"},         {"input_file", "file"},
-    };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kinds[i].type, type) == 0) return kinds[i].kind;
-    return NULL;
-}
-
-static kv_status check_part(json_t *out, const json_t *part, const place *at, kv_error *err) {
+static kv_status check_part(json_t *out, const json_t *part, const place *at, kv_on_image on_image, kv_error *err) {
     if (!json_is_object(part)) return kv_fail_field(err, at->path, "'%s' must be an object", at->path);
     json_t *type, *text;
     kv_status st = need_text(&type, part, "type", at, err);
     if (st != KV_OK) return st;
     const char *name = json_string_value(type);
-    const char *media = media_kind(name);
-    if (media)
-        return kv_fail_field(err, at->path, "'%s' is %s input, which this server does not support; send text", at->path,
-                             media);
+    const char *media = kv_chat_media_kind(name);
+    if (media) {
+        json_t *stand_in;
+        st = kv_chat_media_part(&stand_in, media, at->path, on_image, err);
+        if (st == KV_OK) json_array_append_new(out, stand_in);
+        return st;
+    }
     /* A refusal that comes back in a conversation is what the assistant said. */
     const char *member = strcmp(name, "refusal") == 0 ? "refusal" : "text";
     if (strcmp(name, member) != 0)
@@ -73,7 +63,7 @@ static kv_status check_part(json_t *out, const json_t *part, const place *at, kv
 }
 
 /* *out: a new string or array of parts; NULL when absent. */
-static kv_status check_content(json_t **out, const json_t *msg, const place *at, kv_error *err) {
+static kv_status check_content(json_t **out, const json_t *msg, const place *at, kv_on_image on_image, kv_error *err) {
     *out = NULL;
     json_t *content = kv_json_get(msg, "content");
     if (!content) return KV_OK;
@@ -93,7 +83,7 @@ static kv_status check_content(json_t **out, const json_t *msg, const place *at,
     size_t i;
     json_array_foreach(content, i, part) {
         place p = at_index(at, "content", i);
-        kv_status st = check_part(parts, part, &p, err);
+        kv_status st = check_part(parts, part, &p, on_image, err);
         if (st != KV_OK) {
             json_decref(parts);
             return st;
@@ -206,7 +196,7 @@ static kv_status check_role(json_t **role, const json_t *msg, const place *at, k
     return kv_fail_field(err, p.path, "'%s' must be a short name such as \"user\"", p.path);
 }
 
-static kv_status check_message(json_t *out, const json_t *msg, const place *at, kv_error *err) {
+static kv_status check_message(json_t *out, const json_t *msg, const place *at, kv_on_image on_image, kv_error *err) {
     if (!json_is_object(msg)) return kv_fail_field(err, at->path, "'%s' must be an object", at->path);
     json_t *role, *content = NULL, *calls = NULL, *tidy = NULL;
     kv_status st = check_role(&role, msg, at, err);
@@ -215,7 +205,7 @@ static kv_status check_message(json_t *out, const json_t *msg, const place *at, 
         place p = at_member(at, "function_call");
         return kv_fail_field(err, p.path, "'%s' is not supported; use 'tool_calls'", p.path);
     }
-    st = check_content(&content, msg, at, err);
+    st = check_content(&content, msg, at, on_image, err);
     if (st == KV_OK) st = check_tool_calls(&calls, msg, at, err);
     if (st != KV_OK) goto done;
 
@@ -240,7 +230,7 @@ done:
     return st;
 }
 
-kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_error *err) {
+kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_image on_image, kv_error *err) {
     *out = NULL;
     if (!messages || json_is_null(messages)) return kv_fail_field(err, "messages", "'messages' is required");
     if (!json_is_array(messages)) return kv_fail_field(err, "messages", "'messages' must be an array");
@@ -249,7 +239,7 @@ kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_error 
     size_t i;
     json_array_foreach(messages, i, msg) {
         place at = at_index(NULL, "messages", i);
-        kv_status st = check_message(list, msg, &at, err);
+        kv_status st = check_message(list, msg, &at, on_image, err);
         if (st != KV_OK) {
             json_decref(list);
             return st;

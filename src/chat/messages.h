@@ -18,10 +18,10 @@
 #ifndef KV_CHAT_MESSAGES_H
 #define KV_CHAT_MESSAGES_H
 
-#include "base/json.h"
+#include "chat/media.h"
 
 /* `messages` may be NULL (absent). *out is a new array, owned by the caller. */
-kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_error *err);
+kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_image on_image, kv_error *err);
 
 /* `tools` NULL, null or []: KV_OK and *out NULL. Else a new array, owned by the caller. */
 kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err);

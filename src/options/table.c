@@ -215,6 +215,8 @@ const kv_opt kv_opt_table[] = {
      AT(reasoning_preserve),
      .help = "keep earlier thoughts in the prompt, for templates that can; auto = the template's default"},
 
+    {"--on-image", NULL, NULL, OPT_WORD, GROUP_CHAT, 0, AT(on_image), .words = "error,placeholder", .hint = "WHAT",
+     .help = "an image in a conversation: error = refuse the request, placeholder = read \"[image]\" in its place"},
     {"--spm-infill", NULL, NULL, OPT_BOOL, GROUP_CHAT, 0, AT(spm_infill),
      .help = "/infill: suffix before prefix, as some models want it"},
     /* ── embeddings ── */
@@ -386,6 +388,7 @@ void kv_options_defaults(kv_options *o) {
         .reasoning = -1,
         .reasoning_preserve = -1,
         .jinja = true,
+        .on_image = kv_strdup("error"),
         .max_stall_ms = 250,
         .max_wait_ms = 10000,
         .max_queue = 256,

@@ -1,6 +1,7 @@
 /* Messages and tools: what passes and how it is tidied, what is refused and which place the error names. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,7 +109,8 @@ static void test_good_messages(void **state) {
     for (size_t i = 0; i < sizeof good_messages / sizeof *good_messages; i++) {
         json_t *in = parse(good_messages[i].in), *before = json_deep_copy(in), *out;
         kv_error err = {0};
-        if (kv_chat_check_messages(&out, in, &err) != KV_OK) fail_msg("%s: %s", good_messages[i].in, err.message);
+        if (kv_chat_check_messages(&out, in, KV_IMAGE_ERROR, &err) != KV_OK)
+            fail_msg("%s: %s", good_messages[i].in, err.message);
         assert_json(out, good_messages[i].out);
         assert_true(json_equal(in, before));
         json_decref(in);
@@ -122,7 +124,8 @@ static void test_bad_messages(void **state) {
     for (size_t i = 0; i < sizeof bad_messages / sizeof *bad_messages; i++) {
         json_t *in = parse(bad_messages[i].in), *out;
         kv_error err = {0};
-        if (kv_chat_check_messages(&out, in, &err) != KV_INVALID) fail_msg("accepted: %s", bad_messages[i].in);
+        if (kv_chat_check_messages(&out, in, KV_IMAGE_ERROR, &err) != KV_INVALID)
+            fail_msg("accepted: %s", bad_messages[i].in);
         assert_null(out);
         assert_string_equal(err.field, bad_messages[i].field);
         if (!strstr(err.message, bad_messages[i].field))
@@ -140,9 +143,49 @@ static void test_long_place(void **state) {
     json_array_append_new(list, json_pack("{s:s, s:[{s:{s:s, s:i}}]}", "role", "assistant", "tool_calls", "function",
                                           "name", "f", "arguments", 1));
     kv_error err = {0};
-    assert_int_equal(kv_chat_check_messages(&out, list, &err), KV_INVALID);
+    assert_int_equal(kv_chat_check_messages(&out, list, KV_IMAGE_ERROR, &err), KV_INVALID);
     assert_string_equal(err.field, "messages[12345].tool_calls[0].function.arguments");
     json_decref(list);
+}
+
+/* Images stand as a text where they may; nothing else does. */
+static void test_media(void **state) {
+    (void)state;
+    static const char *const images[] = {
+        "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:,x\"}}",
+        "{\"type\":\"input_image\",\"image_url\":\"x\"}",
+        "{\"type\":\"image\",\"source\":{}}",
+    };
+    static const char *const others[] = {"input_audio", "video_url", "file", "input_file", "document"};
+    char text[300];
+    json_t *out;
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
+        snprintf(text, sizeof text, "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},%s]}]",
+                 images[i]);
+        json_t *in = parse(text);
+        kv_error err = {0};
+        assert_int_equal(kv_chat_check_messages(&out, in, KV_IMAGE_ERROR, &err), KV_INVALID);
+        assert_string_equal(err.field, "messages[0].content[1]");
+        assert_non_null(strstr(err.message, "image"));
+        assert_non_null(strstr(err.message, "--on-image placeholder"));
+        assert_int_equal(kv_chat_check_messages(&out, in, KV_IMAGE_PLACEHOLDER, &err), KV_OK);
+        assert_json(out, "[{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+                         "\"text\":\"[image]\"}]}]");
+        json_decref(out);
+        json_decref(in);
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(text, sizeof text, "[{\"role\":\"user\",\"content\":[{\"type\":\"%s\"}]}]", others[i]);
+        json_t *in = parse(text);
+        kv_error err = {0};
+        assert_int_equal(kv_chat_check_messages(&out, in, KV_IMAGE_PLACEHOLDER, &err), KV_INVALID);
+        assert_string_equal(err.field, "messages[0].content[0]");
+        assert_non_null(strstr(err.message, kv_chat_media_kind(others[i])));
+        json_decref(in);
+    }
+    assert_int_equal(kv_chat_on_image("placeholder"), KV_IMAGE_PLACEHOLDER);
+    assert_int_equal(kv_chat_on_image("error"), KV_IMAGE_ERROR);
+    assert_int_equal(kv_chat_on_image(NULL), KV_IMAGE_ERROR);
 }
 
 /* ── tools ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -242,7 +285,8 @@ static void test_tool_choice(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_messages), cmocka_unit_test(test_bad_messages), cmocka_unit_test(test_long_place),
-        cmocka_unit_test(test_tools),         cmocka_unit_test(test_bad_tools),    cmocka_unit_test(test_tool_choice),
+        cmocka_unit_test(test_media),         cmocka_unit_test(test_tools),        cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_tool_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
