@@ -68,6 +68,8 @@ typedef struct kv_chat_stream kv_chat_stream;
 typedef struct kv_engine_params kv_engine_params;
 typedef struct kv_sampling kv_sampling;
 struct kv_fingerprint; /* engine/fingerprint.h */
+struct kv_embedder;    /* engine/embedder.h */
+struct kv_embedder_params;
 
 typedef struct kv_lora_spec {
     const char *path; /* borrowed for the load call */
@@ -94,6 +96,18 @@ typedef struct kv_model_params {
     void *progress_ctx;
 } kv_model_params;
 
+/* An adapter that every context of the model applies. Strings live as long as the model. */
+typedef struct kv_lora_info {
+    const char *path;
+    float scale;
+    const char *task_name, *prompt_prefix; /* as the file describes itself; "" without */
+} kv_lora_info;
+
+/* What fills in the middle: FIM tokens of the vocabulary, -1 when absent. */
+typedef struct kv_fim_tokens {
+    kv_token pre, suf, mid, rep, sep; /* rep: before a repository's name, sep: before a file's */
+} kv_fim_tokens;
+
 /* Facts about a loaded model. Strings live as long as the model. */
 typedef struct kv_model_info {
     const char *name; /* general.name, or the file's base name */
@@ -103,9 +117,13 @@ typedef struct kv_model_info {
     const char *chat_template;       /* Jinja source in use */
     bool chat_template_explicit;     /* false: the model has none and ChatML stands in */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
-    kv_token bos, eos, eot;          /* -1 when absent */
-    bool add_bos, add_eos;
-    int vocab_type; /* llama_vocab_type */
+    kv_token bos, eos, eot, sep;     /* -1 when absent */
+    bool add_bos, add_eos, add_sep;
+    kv_fim_tokens fim;
+    const kv_lora_info *loras; /* n_loras of them, in the order given */
+    int n_loras;
+    const char *rerank_template; /* with {query} and {document}; NULL: the model has none */
+    int vocab_type;              /* llama_vocab_type */
     int32_t n_vocab;
     int32_t n_ctx_train;
     int32_t n_ctx_longrope; /* longrope models: the original length, above which other factors apply; else 0 */
@@ -134,6 +152,8 @@ typedef struct kv_model_ops {
     kv_status (*sampler_new)(kv_sampler **out, const kv_model *, const kv_sampling *, const kv_chat_prompt *,
                              kv_error *);
     kv_status (*fingerprint)(struct kv_fingerprint *out, const kv_model *, kv_error *); /* zeroed at entry */
+    kv_status (*embedder_new)(struct kv_embedder **out, kv_model *, const struct kv_embedder_params *,
+                              kv_error *); /* NULL: this kind of model has none */
 } kv_model_ops;
 
 struct kv_model {

@@ -143,6 +143,8 @@ static kv_status init_bytes(kv_fake_model *m, const kv_fake_params *p, kv_error 
     info->bos = BOS;
     info->eos = EOS;
     info->eot = IM_END;
+    info->sep = -1;
+    info->fim = (kv_fim_tokens){-1, -1, -1, -1, -1};
     info->add_bos = true;
     info->vocab_type = 2; /* LLAMA_VOCAB_TYPE_BPE */
     info->n_vocab = p->n_vocab ? p->n_vocab : N_VOCAB_MIN;

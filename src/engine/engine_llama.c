@@ -264,7 +264,7 @@ static int32_t thread_count(int32_t n) {
     return n < 1 ? 1 : n > GGML_MAX_N_THREADS ? GGML_MAX_N_THREADS : n;
 }
 
-static kv_status context_params(struct llama_context_params *cp, const kv_engine_params *p, kv_error *err) {
+kv_status kv_llama_context_params(struct llama_context_params *cp, const kv_engine_params *p, kv_error *err) {
     *cp = llama_context_default_params();
     int32_t n_seq_max = p->n_slots + 1;
     if (p->n_slots < 1 || n_seq_max > (int32_t)llama_max_parallel_sequences())
@@ -325,7 +325,7 @@ static float meta_float(const kv_llama_model *m, const char *suffix, float other
     return o ? (float)o->val_f64 : *text ? strtof(text, NULL) : otherwise;
 }
 
-static int32_t meta_int(const kv_llama_model *m, const char *suffix, int32_t otherwise) {
+int32_t kv_llama_meta_int(const kv_llama_model *m, const char *suffix, int32_t otherwise) {
     char text[64], key[128];
     meta_value(text, sizeof text, m, suffix, key);
     const struct llama_model_kv_override *o = kv_llama_override(m, key, LLAMA_KV_OVERRIDE_TYPE_INT);
@@ -349,7 +349,7 @@ static const char *scaling_name(const kv_llama_model *m, enum llama_rope_scaling
  * is taken to ask for another one. */
 static void fill_rope(kv_rope *r, const kv_llama_model *m, const struct llama_context_params *cp) {
     bool own_base = strcmp(m->base.info.arch, "hunyuan_vl") == 0; /* computes it from a second key */
-    int32_t own_orig_ctx = meta_int(m, "rope.scaling.original_context_length", m->base.info.n_ctx_train);
+    int32_t own_orig_ctx = kv_llama_meta_int(m, "rope.scaling.original_context_length", m->base.info.n_ctx_train);
     r->scaling = scaling_name(m, cp->rope_scaling_type);
     r->freq_base = cp->rope_freq_base != 0 ? cp->rope_freq_base : own_base ? 0 : meta_float(m, "rope.freq_base", 10000);
     r->freq_scale = cp->rope_freq_scale != 0 ? cp->rope_freq_scale : llama_model_rope_freq_scale_train(m->model);
@@ -510,7 +510,7 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
     kv_llama_model *m = (kv_llama_model *)base;
     if (m->vocab_only) return kv_fail(err, KV_UNSUPPORTED, "%s was loaded for its vocabulary only", m->path);
     struct llama_context_params cp;
-    kv_status status = context_params(&cp, p, err);
+    kv_status status = kv_llama_context_params(&cp, p, err);
     if (status != KV_OK) return status;
 
     llama_engine *e = kv_alloc(sizeof *e);

@@ -12,7 +12,8 @@ typedef struct kv_llama_model {
     const struct llama_vocab *vocab;   /* borrowed from model */
     struct llama_adapter_lora **loras; /* owned by model; one set, applied to every context */
     float *lora_scales;
-    char **lora_paths; /* owned, as the texts */
+    char **lora_paths;        /* owned, as the texts */
+    kv_lora_info *lora_infos; /* owned, as its task_name and prompt_prefix */
     int n_loras;
     struct llama_model_kv_override
         *overrides; /* owned; n_overrides, in the order given: of equal keys the first counts */
@@ -26,6 +27,13 @@ struct llama_context *kv_llama_engine_context(kv_engine *e);
 /* The override that counts for a key, or NULL. A wrong type is as none: the engine ignores it too. */
 const struct llama_model_kv_override *kv_llama_override(const kv_llama_model *m, const char *key,
                                                         enum llama_model_kv_override_type type);
+/* Like an engine's: context size, batch, threads, K and V types, RoPE. KV_INVALID names the option at fault. */
+kv_status kv_llama_context_params(struct llama_context_params *cp, const kv_engine_params *p, kv_error *err);
+/* A number of the model's own metadata, "<arch>.<suffix>", or what overrides it. */
+int32_t kv_llama_meta_int(const kv_llama_model *m, const char *suffix, int32_t otherwise);
+/* engine/embedder.c */
+kv_status kv_llama_embedder_new(struct kv_embedder **out, kv_model *m, const struct kv_embedder_params *p,
+                                kv_error *err);
 /* engine/fingerprint.c */
 kv_status kv_llama_fingerprint(struct kv_fingerprint *out, const kv_model *m, kv_error *err);
 

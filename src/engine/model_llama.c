@@ -237,8 +237,13 @@ static void model_free(kv_model *base) {
     kv_llama_model *m = self(base);
     kv_border_model_free(m->base.border);
     if (m->model) llama_model_free(m->model); /* and its adapters */
-    for (int i = 0; i < m->n_loras; i++) free(m->lora_paths[i]);
+    for (int i = 0; i < m->n_loras; i++) {
+        free(m->lora_paths[i]);
+        free((char *)m->lora_infos[i].task_name);
+        free((char *)m->lora_infos[i].prompt_prefix);
+    }
     free(m->lora_paths);
+    free(m->lora_infos);
     free(m->loras);
     free(m->lora_scales);
     free(m->overrides);
@@ -260,6 +265,7 @@ static const kv_model_ops ops = {
     .engine_new = kv_llama_engine_new,
     .sampler_new = sampler_new,
     .fingerprint = kv_llama_fingerprint,
+    .embedder_new = kv_llama_embedder_new,
 };
 
 const struct llama_model_kv_override *kv_llama_override(const kv_llama_model *m, const char *key,
@@ -313,6 +319,14 @@ static void fill_info(kv_llama_model *m, const char *path, const char *arch) {
     info->ftype = m->ftype;
     info->bos_text = m->bos_text;
     info->eos_text = m->eos_text;
+    info->sep = llama_vocab_sep(m->vocab);
+    info->add_sep = llama_vocab_get_add_sep(m->vocab);
+    info->fim = (kv_fim_tokens){.pre = llama_vocab_fim_pre(m->vocab),
+                                .suf = llama_vocab_fim_suf(m->vocab),
+                                .mid = llama_vocab_fim_mid(m->vocab),
+                                .rep = llama_vocab_fim_rep(m->vocab),
+                                .sep = llama_vocab_fim_sep(m->vocab)};
+    info->rerank_template = llama_model_chat_template(lm, "rerank");
     info->add_bos = llama_vocab_get_add_bos(m->vocab);
     info->add_eos = llama_vocab_get_add_eos(m->vocab);
     info->vocab_type = (int)llama_vocab_type(m->vocab);
@@ -331,11 +345,17 @@ static void fill_info(kv_llama_model *m, const char *path, const char *arch) {
     info->is_hybrid = llama_model_is_hybrid(lm);
 }
 
+static char *adapter_text(const struct llama_adapter_lora *a, const char *key) {
+    char text[1024];
+    return kv_strdup(llama_adapter_meta_val_str(a, key, text, sizeof text) >= 0 ? text : "");
+}
+
 static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_error *err) {
     if (p->n_loras <= 0 || p->vocab_only) return KV_OK;
     m->loras = kv_alloc((size_t)p->n_loras * sizeof *m->loras);
     m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
     m->lora_paths = kv_alloc((size_t)p->n_loras * sizeof *m->lora_paths);
+    m->lora_infos = kv_alloc((size_t)p->n_loras * sizeof *m->lora_infos);
     for (int i = 0; i < p->n_loras; i++) {
         const kv_lora_spec *spec = &p->loras[i];
         if (!isfinite(spec->scale))
@@ -353,8 +373,14 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
                            spec->path);
         m->lora_scales[i] = spec->scale;
         m->lora_paths[i] = kv_strdup(spec->path);
+        m->lora_infos[i] = (kv_lora_info){.path = m->lora_paths[i],
+                                          .scale = spec->scale,
+                                          .task_name = adapter_text(m->loras[i], "adapter.lora.task_name"),
+                                          .prompt_prefix = adapter_text(m->loras[i], "adapter.lora.prompt_prefix")};
         m->n_loras = i + 1;
     }
+    m->base.info.loras = m->lora_infos;
+    m->base.info.n_loras = m->n_loras;
     return KV_OK;
 }
 
