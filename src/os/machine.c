@@ -40,9 +40,23 @@ void kv_machine_give_back_memory(void) {
 #endif
 }
 
-/* `variable`/kvasir, else `below`/kvasir in the home directory. */
-static kv_status home_dir(kv_buf *out, const char *variable, const char *below, const char *purpose, kv_error *err) {
+/* What systemd made for the service, of a list "/var/cache/kvasir:/var/cache/more" the first. A directory of another
+ * name belongs to whoever started us, and we take a folder in it. */
+static bool manager_dir(kv_buf *out, const char *variable) {
+    const char *list = variable ? getenv(variable) : NULL, *own = "/kvasir";
+    if (!list || list[0] != '/') return false;
+    size_t n = strcspn(list, ":"), n_own = strlen(own);
+    while (n > 1 && list[n - 1] == '/') n--;
+    kv_buf_add(out, list, n);
+    if (n < n_own || memcmp(list + n - n_own, own, n_own) != 0) kv_buf_adds(out, own);
+    return true;
+}
+
+/* `manager` as above, else `variable`/kvasir, else `below`/kvasir in the home directory. */
+static kv_status home_dir(kv_buf *out, const char *manager, const char *variable, const char *below,
+                          const char *purpose, kv_error *err) {
     const char *home = getenv("HOME"), *xdg = variable ? getenv(variable) : NULL;
+    if (manager_dir(out, manager)) return KV_OK;
     if (xdg && xdg[0] == '/') { /* the specification says to ignore a relative one */
         kv_buf_addf(out, "%s/kvasir", xdg);
         return KV_OK;
@@ -55,17 +69,17 @@ static kv_status home_dir(kv_buf *out, const char *variable, const char *below, 
 
 kv_status kv_dir_state(kv_buf *out, kv_error *err) {
 #ifdef __APPLE__
-    return home_dir(out, NULL, "Library/Application Support", "remember settings", err);
+    return home_dir(out, NULL, NULL, "Library/Application Support", "remember settings", err);
 #else
-    return home_dir(out, "XDG_STATE_HOME", ".local/state", "remember settings", err);
+    return home_dir(out, "STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state", "remember settings", err);
 #endif
 }
 
 kv_status kv_dir_cache(kv_buf *out, kv_error *err) {
 #ifdef __APPLE__
-    return home_dir(out, NULL, "Library/Caches", "keep the cache", err);
+    return home_dir(out, NULL, NULL, "Library/Caches", "keep the cache", err);
 #else
-    return home_dir(out, "XDG_CACHE_HOME", ".cache", "keep the cache", err);
+    return home_dir(out, "CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache", "keep the cache", err);
 #endif
 }
 

@@ -29,11 +29,12 @@ void kv_machine_fingerprint(kv_buf *out);
 /* Raise the limit on open files to `want`, or as far as the system lets us; returns what it is now. */
 uint64_t kv_machine_raise_open_files(uint64_t want);
 
-/* The directory where kvasir remembers small facts (measured choices): $XDG_STATE_HOME/kvasir, ~/.local/state/kvasir,
- * on macOS ~/Library/Application Support/kvasir. KV_NOT_FOUND when there is no home. Not created. */
+/* The directory where kvasir remembers small facts (measured choices): what systemd's StateDirectory= gave
+ * ($STATE_DIRECTORY; a folder kvasir in it where its name is another), $XDG_STATE_HOME/kvasir, ~/.local/state/kvasir, on
+ * macOS ~/Library/Application Support/kvasir. KV_NOT_FOUND when there is no home. Not created. */
 kv_status kv_dir_state(kv_buf *out, kv_error *err);
-/* The directory of the disk cache where none is named: $XDG_CACHE_HOME/kvasir, ~/.cache/kvasir, on macOS
- * ~/Library/Caches/kvasir. KV_NOT_FOUND when there is no home. Not created. */
+/* The directory of the disk cache where none is named: likewise $CACHE_DIRECTORY, $XDG_CACHE_HOME/kvasir,
+ * ~/.cache/kvasir, on macOS ~/Library/Caches/kvasir. KV_NOT_FOUND when there is no home. Not created. */
 kv_status kv_dir_cache(kv_buf *out, kv_error *err);
 /* Directory of the running executable, without a trailing slash. */
 kv_status kv_dir_executable(kv_buf *out, kv_error *err);

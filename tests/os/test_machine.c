@@ -161,6 +161,30 @@ static void test_dirs(void **state) {
     unsetenv("XDG_CACHE_HOME");
     assert_int_equal(kv_dir_cache(&out, &err), KV_OK);
     assert_string_equal(out.data, "/home/k/.cache/kvasir");
+    static const char *const rows[][2] = {
+        /* what systemd made, and what becomes of it */
+        {"/var/cache/kvasir", "/var/cache/kvasir"},
+        {"/var/cache/private/kvasir/", "/var/cache/private/kvasir"},
+        {"/var/cache/kvasir:/var/cache/more", "/var/cache/kvasir"},
+        {"/var/cache/llama-swap", "/var/cache/llama-swap/kvasir"},
+        {"/x", "/x/kvasir"},
+        {"relative", "/home/k/.cache/kvasir"},
+        {"", "/home/k/.cache/kvasir"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kv_buf_clear(&out);
+        setenv("CACHE_DIRECTORY", rows[i][0], 1);
+        assert_int_equal(kv_dir_cache(&out, &err), KV_OK);
+        assert_string_equal(out.data, rows[i][1]);
+    }
+    unsetenv("CACHE_DIRECTORY");
+    setenv("STATE_DIRECTORY", "/var/lib/kvasir", 1);
+    setenv("XDG_STATE_HOME", "/var/state", 1); /* the manager's is meant for this very service */
+    kv_buf_clear(&out);
+    assert_int_equal(kv_dir_state(&out, &err), KV_OK);
+    assert_string_equal(out.data, "/var/lib/kvasir");
+    unsetenv("STATE_DIRECTORY");
+    unsetenv("XDG_STATE_HOME");
 #endif
     kv_buf_clear(&out);
     unsetenv("HOME");
