@@ -48,6 +48,7 @@ void kv_job_free(kv_job *j) {
     kv_chat_prompt_free(j->chat);
     kv_prompts_free(&j->prompts);
     kv_params_free(&j->params);
+    free(j->hints);
     free(j->scope);
     free(j);
 }
@@ -113,6 +114,8 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
         .cache_prompt = p->cache_prompt,
         .scope = j->scope,
         .special_pieces = j->chat != NULL, /* formats mark tool calls and reasoning with control tokens */
+        .hints = j->hints,
+        .n_hints = j->n_hints,
         .id_slot = nth == 0 ? p->id_slot : -1,
         .t_max_predict_ms = p->t_max_predict_ms,
         .n_indent = p->n_indent,

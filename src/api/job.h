@@ -59,7 +59,9 @@ struct kv_job {
     kv_params params;     /* owned */
     kv_prompts prompts;   /* owned */
     kv_chat_prompt *chat; /* owned; NULL for completions */
-    void *state;          /* the dialect's own */
+    kv_hint *hints;       /* owned, n_hints of them: places in its one prompt that the client marked; NULL = none */
+    int n_hints;
+    void *state; /* the dialect's own */
     char id[64];
     char request_id[132]; /* the HTTP request's, as in its header and log line */
     char *scope;          /* owned; whose cache it uses */

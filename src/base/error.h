@@ -47,6 +47,7 @@ typedef struct kv_error {
     char field[96];          /* the request field or option at fault, "" when none */
     int64_t n_prompt_tokens; /* CONTEXT_FULL only, else 0 */
     int64_t n_ctx;           /* CONTEXT_FULL only, else 0 */
+    const char *request_id;  /* borrowed; whose error it is, while its body is written. NULL elsewhere */
 } kv_error;
 
 /* Fill `err` (may be NULL) and return `status`, so that `return kv_fail(err, KV_INVALID, "...", ...)` reads well. */

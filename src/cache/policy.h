@@ -21,6 +21,12 @@ typedef struct kv_policy {
                           * cold run ends, whatever the prompt: at multiples of C before its last token */
 } kv_policy;
 
+/* A position that the client asked to come back to (Anthropic's cache_control): a prompt's first `position` tokens. */
+typedef struct kv_hint {
+    int32_t position;     /* 1 … n_prompt - 1 */
+    int32_t keep_seconds; /* what is stored up to there is worth keeping at least that long after its last use */
+} kv_hint;
+
 /* The largest position ≤ P that a restore may end at, as far as chunks are concerned. */
 static inline int32_t kv_policy_resumes(const kv_policy *p, int32_t P) {
     return p->exact_chunk ? P / p->exact_chunk * p->exact_chunk : P;

@@ -50,7 +50,11 @@ void kv_reply_error(kv_http_request *req, int http_status, const kv_error *err) 
     res->content_type = NULL;
     if (req->error_body == kv_http_openai_error)
         error_body(&res->body, http_status, err); /* 415 and 431 have no kv_status of their own */
-    else req->error_body(&res->body, err);
+    else {
+        kv_error named = *err;
+        named.request_id = req->id;
+        req->error_body(&res->body, &named);
+    }
 }
 
 /* ── headers ── */
@@ -100,6 +104,7 @@ static void all_headers(const kv_http_request *req, add_fn add, void *to) {
     bool streamed = res->stream.next != NULL;
     add(to, "Server", "kvasir/" KVASIR_VERSION);
     add(to, "x-request-id", req->id);
+    add(to, "request-id", req->id); /* where Anthropic's clients look for it */
     add(to, "Content-Type", res->content_type ? res->content_type : streamed ? "text/event-stream" : DEFAULT_TYPE);
     if (streamed) {
         add(to, "Cache-Control", "no-cache");

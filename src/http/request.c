@@ -263,7 +263,8 @@ static enum MHD_Result handle(kv_http_request *req) {
             err.status = status;
             if (!err.message[0]) snprintf(err.message, sizeof err.message, "%s", kv_status_name(status));
         }
-        kv_reply_error(req, kv_status_http(status), &err);
+        int own = req->res.status; /* of an API that has another one for this */
+        kv_reply_error(req, own >= 400 ? own : kv_status_http(status), &err);
     }
     req->stage = KV_STAGE_REPLIED;
     return kv_reply_send(req);

@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
+#include "cache/policy.h"
 
 typedef enum kv_finish {
     KV_FINISH_NONE,      /* still running */
@@ -36,9 +37,11 @@ typedef struct kv_gen_params {
     int n_stops;
     int32_t n_probs; /* report this many alternatives a token; 0 = none */
     bool post_sampling_probs;
-    bool cache_prompt;        /* false: reuse nothing, and leave nothing that others reuse */
-    const char *scope;        /* copied; whose cache it is. NULL or "" = the default one */
-    bool special_pieces;      /* spell control tokens in the text */
+    bool cache_prompt;    /* false: reuse nothing, and leave nothing that others reuse */
+    const char *scope;    /* copied; whose cache it is. NULL or "" = the default one */
+    bool special_pieces;  /* spell control tokens in the text */
+    const kv_hint *hints; /* copied, n_hints of them, positions ascending; NULL = none */
+    int n_hints;
     int32_t id_slot;          /* -1 = any */
     int64_t t_max_predict_ms; /* from the first token, checked when a newline was made; ≤ 0 = none */
     int32_t n_indent;         /* stop at a line indented less than this (code completion); 0 = off */

@@ -62,6 +62,8 @@ struct kv_gen {
     bool post_sampling_probs, cache_prompt, special_pieces;
     int64_t t_max_predict_ms;
     uint64_t group;
+    kv_hint *hints; /* owned, n_hints of them, positions ascending; NULL = none */
+    int n_hints;
     char *scope;            /* owned; "" = default */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
     kv_error prime_error;
