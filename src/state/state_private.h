@@ -1,0 +1,33 @@
+/* state/state_private.h: what the files of state/ share.
+ *
+ *   open.c     the file: opening, its layout, putting it aside when it is damaged
+ *   state.c    the calls
+ */
+#ifndef KV_STATE_PRIVATE_H
+#define KV_STATE_PRIVATE_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#include "state/state.h"
+
+struct kv_state {
+    pthread_mutex_t mutex;
+    char *dir;   /* owned; NULL = in memory */
+    sqlite3 *db; /* NULL while there is neither a file nor anything to put into one */
+    bool in_memory;
+    int64_t max_age_s;
+    uint64_t max_bytes;
+    int64_t (*now)(void);
+    int64_t pruned_at; /* Unix seconds */
+};
+
+/* With the mutex held. */
+
+/* make: also where there is no file yet. After it s->db is there, or there is nothing to read. */
+void kv_state_connect(kv_state *s, bool make);
+/* `code` is of s->db. True when it says that the file is damaged: it was put aside, and s->db is an empty one. */
+bool kv_state_heal(kv_state *s, int code);
+void kv_state_disconnect(kv_state *s);
+
+#endif
