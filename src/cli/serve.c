@@ -68,8 +68,12 @@ static kv_status start_http(server *s, kv_error *err) {
     const kv_options *o = s->opt;
     return kv_http_start(&s->http,
                          &(kv_http_config){
-                             .host = o->host,
+                             .hosts = (const char *const *)o->host.item,
+                             .n_hosts = o->host.n,
                              .port = (int)o->port,
+                             .reuse_port = o->reuse_port,
+                             .tls_key_file = o->ssl_key_file,
+                             .tls_cert_file = o->ssl_cert_file,
                              .max_body = (size_t)o->max_body_mib << 20,
                              .max_headers = (size_t)o->max_headers_kib << 10,
                              .max_connections = (int)o->max_connections,
@@ -87,24 +91,30 @@ static kv_status start_http(server *s, kv_error *err) {
                          err);
 }
 
-static void tell_address(server *s) {
-    const kv_options *o = s->opt;
-    char line[400];
-    bool v6 = strchr(o->host, ':') && o->host[0] != '[';
-    snprintf(line, sizeof line, "listening on http://%s%.255s%s:%d%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
-             kv_http_port(s->http), o->api_prefix ? o->api_prefix : "");
+/* Where the log does not show it, on stdout all the same. */
+static void tell(const kv_options *o, const char *line) {
     KV_INFO("%s", line);
-    kv_service_name(&s->service, s->app.model_name, line + strlen("listening on "));
-    if (o->log_file || o->log_jsonl ||
-        !kv_log_enabled(KV_LOG_INFO)) { /* where the log does not show it, all the same */
-        printf("%s\n", line);
-        fflush(stdout);
+    if (!o->log_file && !o->log_jsonl && kv_log_enabled(KV_LOG_INFO)) return;
+    printf("%s\n", line);
+    fflush(stdout);
+}
+
+static void tell_addresses(server *s) {
+    const kv_options *o = s->opt;
+    const char *address, *outside = NULL;
+    char line[400];
+    for (int i = 0; (address = kv_http_address(s->http, i)); i++) {
+        bool local = strncmp(address, "unix:", 5) == 0;
+        snprintf(line, sizeof line, "listening on %.255s%.100s", address, o->api_prefix && !local ? o->api_prefix : "");
+        tell(o, line);
+        if (i == 0) kv_service_name(&s->service, s->app.model_name, line + strlen("listening on "));
     }
     bool keys = o->api_key.n > 0 || o->api_key_file;
     if (keys) return;
-    if (kv_options_host_is_loopback(o->host))
-        KV_INFO("no API key is set: every program on this machine can use the server");
-    else KV_WARN("--no-auth: everyone who reaches %s can use the server", o->host);
+    for (int i = 0; i < o->host.n; i++)
+        if (!kv_options_host_is_loopback(o->host.item[i])) outside = o->host.item[i];
+    if (!outside) KV_INFO("no API key is set: every program on this machine that may connect can use the server");
+    else KV_WARN("--no-auth: everyone who reaches %s can use the server", outside);
 }
 
 /* ── running ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -198,7 +208,7 @@ int kv_serve(const kv_options *opt) {
     s.app.asleep = kv_asleep_new();
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
-    tell_address(&s);
+    tell_addresses(&s);
     kv_signals_block(&before); /* also for the threads that the engine starts */
     st = kv_engine_thread_start(&s.engine, opt, &s.app, &s.wake, &err);
     kv_signals_unblock(&before);

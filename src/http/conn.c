@@ -106,7 +106,8 @@ static bool cut_idlest(kv_http *h, int64_t now) {
     return oldest != NULL;
 }
 
-static void opened(kv_http *h, struct MHD_Connection *mhd, void **context) {
+static void opened(kv_listener *l, struct MHD_Connection *mhd, void **context) {
+    kv_http *h = l->http;
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
     const union MHD_ConnectionInfo *peer = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     kv_conn *c = kv_alloc(sizeof *c);
@@ -115,7 +116,7 @@ static void opened(kv_http *h, struct MHD_Connection *mhd, void **context) {
     (void)setsockopt(fd->connect_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     c->http = h;
     c->fd = fd->connect_fd;
-    c->loopback = is_loopback(peer ? peer->client_addr : NULL);
+    c->loopback = l->local || is_loopback(peer ? peer->client_addr : NULL);
     *context = c;
 
     pthread_mutex_lock(&h->mutex);
@@ -140,10 +141,12 @@ static void closed(kv_http *h, kv_conn *c) {
     free(c);
 }
 
-void kv_conn_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code) {
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) opened(http, mhd, context);
+void kv_conn_notify(void *listener, struct MHD_Connection *mhd, void **context,
+                    enum MHD_ConnectionNotificationCode code) {
+    kv_listener *l = listener;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) opened(l, mhd, context);
     else if (*context) {
-        closed(http, *context);
+        closed(l->http, *context);
         *context = NULL;
     }
 }

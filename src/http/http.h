@@ -47,9 +47,10 @@ struct kv_http_response {
 void kv_http_header(kv_http_response *res, const char *name, const char *value);
 
 /* Return KV_OK with `res` filled, or an error that becomes the error body (res->body is dropped then, headers stay;
- * KV_BUSY gets "Retry-After: 1" unless the handler set another). */
+ * KV_BUSY gets "Retry-After: 1" unless the handler set another). A res->status of 400 or more is kept beside the error:
+ * some APIs have another one for it. */
 typedef kv_status (*kv_http_handler)(void *app, kv_http_request *req, kv_http_response *res, kv_error *err);
-/* Writes an error body of the route's family. */
+/* Writes an error body of the route's family; err->request_id is set. */
 typedef void (*kv_http_error_body)(kv_buf *out, const kv_error *err);
 /* OpenAI's, as llama-server fills it: {"error":{"code":404,"message":…,"type":…}}, with "param" when err->field is set,
  * and for CONTEXT_FULL the code "context_length_exceeded", n_prompt_tokens and n_ctx. Also for errors inside a stream. */
@@ -67,10 +68,14 @@ typedef struct kv_http_route {
 
 /* Everything is copied but routes and app. 0 or NULL stands for the default. */
 typedef struct kv_http_config {
-    const char *host;            /* "127.0.0.1" by default; "::1", "0.0.0.0", "::" (both families), a name … */
-    int port;                    /* 0 = any free one; kv_http_port tells */
-    size_t max_body;             /* bytes, default 64 MiB; 413 above it */
-    size_t max_headers;          /* bytes of request line and headers, default 64 KiB; 431 above it */
+    const char *const *hosts; /* none = "127.0.0.1"; "::1", "0.0.0.0", "::" (both families), a name; with a '/' or
+                                * ending in ".sock": the path of a UNIX socket, which is made 0600 */
+    int n_hosts;
+    int port;                                 /* of all TCP addresses; 0 = any free one, kv_http_port tells */
+    bool reuse_port;                          /* SO_REUSEPORT: others may listen there too */
+    const char *tls_key_file, *tls_cert_file; /* PEM; both: HTTPS on the TCP addresses. Not kept */
+    size_t max_body;                          /* bytes, default 64 MiB; 413 above it */
+    size_t max_headers;                       /* bytes of request line and headers, default 64 KiB; 431 above it */
     int max_connections;         /* default 512. One more closes the longest idle one; if all are busy it gets a 503 */
     int idle_timeout_s;          /* default 60, -1 = none. Closes a connection on which for so long no request came, no
                                 * whole header, no part of a body (1 KiB/s on average), or no answer was taken. A
@@ -89,9 +94,10 @@ typedef struct kv_http_config {
 } kv_http_config;
 
 kv_status kv_http_start(kv_http **out, const kv_http_config *cfg, kv_error *err);
-int kv_http_port(const kv_http *h);
-void kv_http_quiesce(kv_http *h);        /* close the listening socket; connections go on */
-int kv_http_in_flight(const kv_http *h); /* requests being handled or streamed */
+int kv_http_port(const kv_http *h);                   /* 0: only UNIX sockets */
+const char *kv_http_address(const kv_http *h, int i); /* "http://127.0.0.1:8080", "unix:/x.sock"; NULL past the last */
+void kv_http_quiesce(kv_http *h);                     /* close the listening sockets; connections go on */
+int kv_http_in_flight(const kv_http *h);              /* requests being handled or streamed */
 void kv_http_stop(kv_http *h); /* wakes every waiting handler with KV_WAIT_HUNG_UP, joins all threads, frees */
 kv_status kv_http_reload_keys(kv_http *h, kv_error *err); /* on an error the old keys stay */
 
@@ -104,7 +110,7 @@ const char *kv_http_query(const kv_http_request *req, const char *name); /* NULL
 const char *kv_http_get_header(const kv_http_request *req, const char *name);
 int kv_http_count_header(const kv_http_request *req, const char *name); /* how many times it was sent */
 const char *kv_http_body(const kv_http_request *req, size_t *n);        /* "" for none */
-const char *kv_http_request_id(const kv_http_request *req);             /* also sent as x-request-id */
+const char *kv_http_request_id(const kv_http_request *req);             /* also sent as x-request-id and request-id */
 /* The peer is on this machine, and does not say that it forwards for somebody else (X-Forwarded-For, Forwarded). */
 bool kv_http_is_loopback(const kv_http_request *req);
 /* The scope that the request's key names in the key file; "" = the default one, also without keys. */

@@ -1,6 +1,7 @@
 /* http/server.h: what the files of http/ share. Private to the folder.
  *
- *   server.c   start, stop, the listening socket
+ *   server.c   start, stop
+ *   listen.c   the listening sockets, each with a libmicrohttpd daemon
  *   conn.c     the list of connections, and the watchdog that closes those that keep us waiting
  *   request.c  one request from its request line to its end: libmicrohttpd's callbacks, the checks, what handlers ask
  *   reply.c    headers, fixed and streamed responses, error bodies, the log line
@@ -27,18 +28,31 @@ typedef struct kv_conn {
     struct kv_conn *prev, *next; /* in kv_http.conns */
     kv_http *http;
     int fd;             /* borrowed from libmicrohttpd: open for as long as the conn is in the list */
-    bool loopback;      /* the peer's address */
+    bool loopback;      /* the peer is on this machine */
     bool over_limit;    /* was let in only to be told 503 */
     bool idle;          /* no request line yet; guarded by kv_http.mutex, as are the next two */
     int64_t idle_since; /* microseconds; may lie ahead: not to be cut before */
     int64_t deadline;   /* microseconds on kv_clock_real; then the watchdog closes it */
 } kv_conn;
 
-struct kv_http {
+typedef struct kv_listener {
+    kv_http *http;
     struct MHD_Daemon *daemon;
-    int listen_fd; /* libmicrohttpd's until quiesced; -1 when closed */
-    int port;
-    kv_http_config cfg; /* strings and lists owned */
+    int fd;                 /* libmicrohttpd's until quiesced; -1 when closed */
+    char *address;          /* owned: "http://127.0.0.1:8080", "unix:/run/k.sock" */
+    bool local;             /* a UNIX socket */
+    char *socket_path;      /* owned; NULL: TCP, or removed already */
+    uint64_t device, inode; /* of that file */
+} kv_listener;
+
+struct kv_http {
+    kv_listener *listeners; /* owned, n_listeners of them */
+    int n_listeners;
+    int port;                 /* of the TCP listeners; 0 = there is none */
+    kv_buf tls_key, tls_cert; /* PEM texts; empty = plain HTTP */
+    bool started;             /* before, libmicrohttpd's words are kept in `trouble` */
+    char trouble[200];
+    kv_http_config cfg; /* strings and lists owned; not the TLS files' names */
     kv_keys keys;
     kv_wake stop; /* set once, by kv_http_stop */
     kv_wake tick; /* the watchdog has an earlier deadline to wait for */
@@ -51,10 +65,17 @@ struct kv_http {
     _Atomic bool stopping, quiesced;
 };
 
+/* listen.c */
+kv_status kv_listen_open(kv_http *h, kv_error *err); /* of cfg.hosts; after a failure kv_listen_close cleans up */
+void kv_listen_quiesce(kv_http *h);                  /* once: nobody can connect any more, socket files are gone */
+void kv_listen_stop(kv_http *h);                     /* the daemons and their connections */
+void kv_listen_close(kv_http *h);
+
 /* conn.c */
 kv_status kv_conn_watch_start(kv_http *h, kv_error *err);
 void kv_conn_watch_join(kv_http *h); /* after h->stop was set */
-void kv_conn_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code);
+void kv_conn_notify(void *listener, struct MHD_Connection *mhd, void **context,
+                    enum MHD_ConnectionNotificationCode code);
 /* The connection's thread tells what may take how long from now; seconds are those of idle_timeout_s plus `more_us`. */
 void kv_conn_deadline(kv_conn *c, int64_t more_us);
 void kv_conn_no_deadline(kv_conn *c); /* a handler is at work */

@@ -10,7 +10,7 @@ bool kv_options_host_is_loopback(const char *host) {
     struct in_addr v4;
     struct in6_addr v6;
     if (!host) return false;
-    if (strcasecmp(host, "localhost") == 0) return true;
+    if (strcasecmp(host, "localhost") == 0 || kv_options_host_is_socket(host)) return true;
     if (inet_pton(AF_INET, host, &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
     if (inet_pton(AF_INET6, host, &v6) != 1) return false;
     if (IN6_IS_ADDR_V4MAPPED(&v6)) return v6.s6_addr[12] == 127;
@@ -21,20 +21,49 @@ static bool quantised(const char *type) {
     return type && strcmp(type, "f32") != 0 && strcmp(type, "f16") != 0 && strcmp(type, "bf16") != 0;
 }
 
-static kv_status check_host(const kv_options *o, kv_error *err) {
-    if (!o->host || strchr(o->host, ',') || strchr(o->host, ' '))
-        return kv_fail_field(err, "--host", "--host: takes one address, such as 127.0.0.1, ::1 or 0.0.0.0");
-    size_t n = strlen(o->host);
-    if (strchr(o->host, '/') || (n > 5 && strcmp(o->host + n - 5, ".sock") == 0)) {
-        kv_fail_field(err, "--host", "--host: kvasir does not listen on UNIX sockets; give an address");
-        if (err) err->status = KV_UNSUPPORTED;
-        return KV_UNSUPPORTED;
+bool kv_options_host_is_socket(const char *host) {
+    size_t n = strlen(host);
+    return strchr(host, '/') || (n > 5 && strcmp(host + n - 5, ".sock") == 0);
+}
+
+static kv_status check_hosts(const kv_options *o, kv_error *err) {
+    bool keyed = o->api_key.n > 0 || o->api_key_file || o->no_auth;
+    if (o->host.n == 0)
+        return kv_fail_field(err, "--host",
+                             "--host: takes an address, such as 127.0.0.1, ::1, 0.0.0.0 or /run/kvasir.sock");
+    for (int i = 0; i < o->host.n; i++) {
+        const char *host = o->host.item[i];
+        if (strchr(host, ' '))
+            return kv_fail_field(err, "--host",
+                                 "--host: \"%.80s\" is not an address; several stand with commas between", host);
+        for (int k = 0; k < i; k++)
+            if (strcmp(host, o->host.item[k]) == 0)
+                return kv_fail_field(err, "--host", "--host: %.80s is given twice", host);
+        if (!keyed && !kv_options_host_is_loopback(host))
+            return kv_fail_field(
+                err, "--host",
+                "--host %.80s can be reached from other machines, and no key is set: give --api-key-file "
+                "FILE (or --api-key KEY), listen on 127.0.0.1, or say --no-auth if everyone may use it",
+                host);
     }
-    if (kv_options_host_is_loopback(o->host) || o->api_key.n > 0 || o->api_key_file || o->no_auth) return KV_OK;
-    return kv_fail_field(err, "--host",
-                         "--host %.80s can be reached from other machines, and no key is set: give --api-key-file FILE "
-                         "(or --api-key KEY), listen on 127.0.0.1, or say --no-auth if everyone may use it",
-                         o->host);
+    if (!o->ssl_key_file != !o->ssl_cert_file)
+        return kv_fail_field(err, o->ssl_key_file ? "--ssl-cert-file" : "--ssl-key-file",
+                             "%s is missing: HTTPS needs a key and its certificate",
+                             o->ssl_key_file ? "--ssl-cert-file" : "--ssl-key-file");
+    return KV_OK;
+}
+
+/* Where the model comes from: one place. */
+static kv_status check_model_source(const kv_options *o, kv_error *err) {
+    if (o->hf_repo && o->model)
+        return kv_fail_field(err, "--hf-repo",
+                             "--hf-repo and --model exclude each other: each names the model to serve");
+    if (o->hf_repo && o->model_url)
+        return kv_fail_field(err, "--hf-repo",
+                             "--hf-repo and --model-url exclude each other: each names the model to serve");
+    if (o->hf_file && !o->hf_repo)
+        return kv_fail_field(err, "--hf-file", "--hf-file names a file of a repository, which -hf USER/REPO must give");
+    return KV_OK;
 }
 
 static kv_status check_pairs(const kv_options *o, kv_error *err) {
@@ -74,7 +103,8 @@ static kv_status check_embeddings(const kv_options *o, kv_error *err) {
 }
 
 kv_status kv_options_check(const kv_options *o, kv_error *err) {
-    if (!o->model && !o->fake) return kv_fail_field(err, "--model", "no model: give one with -m FILE.gguf");
+    if (!o->model && !o->fake && !o->hf_repo && !o->model_url)
+        return kv_fail_field(err, "--model", "no model: give one with -m FILE.gguf or -hf USER/REPO");
     if (o->exact && o->n_parallel > 1)
         return kv_fail_field(err, "--exact", "--exact runs one request at a time: -np %lld cannot be had with it",
                              (long long)o->n_parallel);
@@ -100,5 +130,6 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
                              o->api_prefix);
     kv_status st = check_pairs(o, err);
     if (st == KV_OK) st = check_embeddings(o, err);
-    return st == KV_OK ? check_host(o, err) : st;
+    if (st == KV_OK) st = check_model_source(o, err);
+    return st == KV_OK ? check_hosts(o, err) : st;
 }

@@ -80,6 +80,35 @@ done:
     return st;
 }
 
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* llama-server's escapes: n r t ' " \ and xHH; what else stands behind a backslash stays, with it. */
+static void add_unescaped(kv_str_list *out, const char *text) {
+    static const char letters[] = "nrt'\"\\", meant[] = "\n\r\t'\"\\";
+    kv_buf b = {0};
+    for (const char *p = text; *p; p++) {
+        const char *at = p[0] == '\\' && p[1] ? strchr(letters, p[1]) : NULL;
+        int high = p[0] == '\\' && p[1] == 'x' ? hex_value(p[2]) : -1, low = high >= 0 ? hex_value(p[3]) : -1;
+        char byte = at ? meant[at - letters] : low >= 0 ? (char)(high * 16 + low) : *p;
+        if (byte) kv_buf_add(&b, &byte, 1); /* a NUL cannot be in a text */
+        p += at ? 1 : low >= 0 ? 3 : 0;
+    }
+    kv_list_add(out, kv_buf_str(&b), b.len);
+    kv_buf_free(&b);
+}
+
+static void read_breakers(kv_options *o) {
+    kv_list_free(&o->dry_breaker_text);
+    for (int i = 0; i < o->dry_breaker.n; i++) {
+        const char *text = o->dry_breaker.item[i];
+        if (o->escape) add_unescaped(&o->dry_breaker_text, text);
+        else kv_list_add(&o->dry_breaker_text, text, strlen(text));
+    }
+}
+
 kv_status kv_opt_finish(kv_options *o, kv_error *err) {
     kv_sampling *s = &o->sampling;
     o->n_parallel_set = o->n_parallel > 0;
@@ -91,7 +120,8 @@ kv_status kv_opt_finish(kv_options *o, kv_error *err) {
     s->n_samplers = o->sampler_name.n;
     s->sampler_chars = o->sampler_seq;
     bool none = o->dry_breaker.n == 1 && strcmp(o->dry_breaker.item[0], "none") == 0;
-    s->dry_breakers = o->dry_breaker.n ? (const char *const *)o->dry_breaker.item : NULL;
+    read_breakers(o);
+    s->dry_breakers = o->dry_breaker.n ? (const char *const *)o->dry_breaker_text.item : NULL;
     s->n_dry_breakers = none ? 0 : o->dry_breaker.n;
     s->logit_bias = o->logit_bias.n ? o->logit_bias_item : NULL;
     s->n_logit_bias = o->logit_bias.n;

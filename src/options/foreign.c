@@ -14,16 +14,18 @@
 
 #define VISION      "needs images, audio or video as input, which kvasir does not read yet"
 #define SPECULATIVE "needs speculative decoding, which kvasir does not have yet"
-#define DOWNLOAD    "needs model downloads, which kvasir does not do yet: fetch the GGUF file and give it with -m"
-#define ROUTER      "needs several models behind one server, which kvasir does not have yet: start one server a model"
-#define TLS         "needs TLS, which kvasir does not speak: put a reverse proxy in front"
-#define PLACEMENT   "places single tensors, which kvasir cannot do yet: use -ngl, -dev and -ts"
-#define AGENT       "would let the server run tools or relay requests by itself, which kvasir does not do"
-#define AFFINITY    "is ignored: threads run where the system puts them (use taskset or a cgroup)"
-#define UI          "is ignored: kvasir has its own status page at /"
-#define HEADERS     "is ignored: CORS answers are fixed, only --cors-origins can be chosen"
-#define PLANNED     "is ignored: kvasir sizes the context itself (see --check)"
-#define OWN_CACHE   "is ignored: kvasir decides itself where a prompt can resume"
+#define DOCKER                                                                                                         \
+    "needs a Docker registry, which kvasir does not ask: fetch the GGUF file and give it with -m, or -hf for "         \
+    "a Hugging Face repository"
+#define ROUTER    "needs several models behind one server, which kvasir does not have yet: start one server a model"
+#define PLACEMENT "places single tensors, which kvasir cannot do yet: use -ngl, -dev and -ts"
+#define AGENT     "would let the server run tools or relay requests by itself, which kvasir does not do"
+#define AFFINITY  "is ignored: threads run where the system puts them (use taskset or a cgroup)"
+#define UI        "is ignored: kvasir has its own status page at /"
+#define HEADERS   "is ignored: CORS answers are fixed, only --cors-origins can be chosen"
+#define PLANNED   "is ignored: kvasir sizes the context itself (see --check)"
+#define DEBUGGING "is ignored: -lv 4 logs the details, and /slots and `kvasir why` show what a slot holds"
+#define OWN_CACHE "is ignored: kvasir decides itself where a prompt can resume"
 
 /* One option a row, wrapped by hand */
 /* clang-format off */
@@ -61,30 +63,29 @@ const kv_foreign kv_foreign_table[] = {
     {"-ctkd,--cache-type-k-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", NULL, NULL, REFUSE, SPECULATIVE},
     {"-ctvd,--cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", NULL, NULL, REFUSE, SPECULATIVE},
     {"-otd,--override-tensor-draft", NULL, NULL, NULL, REFUSE, SPECULATIVE},
-    {"-cmoed,--cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", NULL, NULL, REFUSE_FLAG, SPECULATIVE},
+    {"-cmoed,--cpu-moe-draft,--spec-draft-cpu-moe", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", NULL, NULL, REFUSE_FLAG, SPECULATIVE},
     {"-ncmoed,--n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE", NULL, NULL, REFUSE, SPECULATIVE},
     {"--draft,--draft-n,--draft-max", "LLAMA_ARG_DRAFT_MAX", NULL, NULL, REFUSE, SPECULATIVE},
     {"--draft-min,--draft-n-min", "LLAMA_ARG_DRAFT_MIN", NULL, NULL, REFUSE, SPECULATIVE},
-    {"--draft-p-split,--draft-p-min", NULL, NULL, NULL, REFUSE, SPECULATIVE},
+    {"--draft-p-split,--spec-draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", NULL, NULL, REFUSE, SPECULATIVE},
+    {"--draft-p-min,--spec-draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN", NULL, NULL, REFUSE, SPECULATIVE},
     {"-lcs,--lookup-cache-static", NULL, NULL, NULL, REFUSE, SPECULATIVE},
     {"-lcd,--lookup-cache-dynamic", NULL, NULL, NULL, REFUSE, SPECULATIVE},
     {"--mtp,--dflash,--eagle3", NULL, NULL, NULL, REFUSE_FLAG, SPECULATIVE},
-    {"--no-spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", NULL,
-     "--no-spec-draft-backend-sampling", IGNORE_FLAG, "is ignored: there is no draft model"},
+    {"--spec-draft-backend-sampling,--no-spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", NULL,
+     NULL, IGNORE_FLAG, "is ignored: there is no draft model"},
+    {"--spec-default", NULL, NULL, NULL, REFUSE_FLAG, SPECULATIVE},
+    {"--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX", NULL, NULL, REFUSE, SPECULATIVE},
+    {"--spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN", NULL, NULL, REFUSE, SPECULATIVE},
+    {"--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", NULL, NULL, REFUSE, SPECULATIVE},
+    {"--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", NULL, NULL, REFUSE, SPECULATIVE},
     {"--spec-*", NULL, NULL, NULL, REFUSE, SPECULATIVE},
 
     /* other things to serve */
-    {"--embd-gemma-default", NULL, NULL, NULL, REFUSE_FLAG, DOWNLOAD},
 
     /* where the model comes from */
-    {"-hf,-hfr,--hf-repo", "LLAMA_ARG_HF_REPO", NULL, NULL, REFUSE, DOWNLOAD},
-    {"-hff,--hf-file", "LLAMA_ARG_HF_FILE", NULL, NULL, REFUSE, DOWNLOAD},
-    {"-hft,--hf-token", NULL, NULL, NULL, REFUSE, DOWNLOAD}, /* HF_TOKEN stands in many environments: not looked at */
-    {"-mu,--model-url", "LLAMA_ARG_MODEL_URL", NULL, NULL, REFUSE, DOWNLOAD},
-    {"-dr,--docker-repo", "LLAMA_ARG_DOCKER_REPO", NULL, NULL, REFUSE, DOWNLOAD},
-    {"-cl,--cache-list", NULL, NULL, NULL, REFUSE_FLAG, DOWNLOAD},
-    {"--fim-qwen-*,--gpt-oss-*", NULL, NULL, NULL, REFUSE_FLAG, DOWNLOAD},
-    {"--offline", "LLAMA_ARG_OFFLINE", NULL, "--offline", IGNORE_FLAG, "is always so"},
+    {"-dr,--docker-repo", "LLAMA_ARG_DOCKER_REPO", NULL, NULL, REFUSE, DOCKER},
+    {"--fim-qwen-7b-spec,--fim-qwen-14b-spec", NULL, NULL, NULL, REFUSE_FLAG, SPECULATIVE},
     {"--models-dir", "LLAMA_ARG_MODELS_DIR", NULL, NULL, REFUSE, ROUTER},
     {"--models-preset", "LLAMA_ARG_MODELS_PRESET", NULL, NULL, REFUSE, ROUTER},
     {"--models-max", "LLAMA_ARG_MODELS_MAX", NULL, NULL, REFUSE, ROUTER},
@@ -97,9 +98,8 @@ const kv_foreign kv_foreign_table[] = {
      "needs adapters that requests switch, which kvasir does not do yet: what --lora names is always applied"},
 
     /* engine */
-    {"--swa-full", "LLAMA_ARG_SWA_FULL", NULL, NULL, REFUSE_FLAG,
-     "would keep every cell of the sliding-window layers, on which kvasir's way to resume does not work: kvasir "
-     "resumes such models without it"},
+    {"--swa-full", "LLAMA_ARG_SWA_FULL", NULL, NULL, IGNORE_FLAG,
+     "is ignored: kvasir resumes models with sliding windows without it, in less memory"},
     {"--context-shift,--no-context-shift", "LLAMA_ARG_CONTEXT_SHIFT", NULL, "--no-context-shift", REFUSE_FLAG,
      "would drop the oldest part of a conversation silently; kvasir ends an answer at the context's end with "
      "finish_reason length"},
@@ -135,7 +135,6 @@ const kv_foreign kv_foreign_table[] = {
     {"-bs,--backend-sampling", "LLAMA_ARG_BACKEND_SAMPLING", NULL, NULL, IGNORE_FLAG, "is ignored: the CPU samples"},
     {"--perf,--no-perf", "LLAMA_ARG_PERF", NULL, "--no-perf", IGNORE_FLAG, "is ignored: /metrics has the timings"},
     {"--keep", NULL, "0", NULL, IGNORE_VALUE, "is ignored: it belongs to context shift, which kvasir does not do"},
-    {"-e,--escape,--no-escape", NULL, NULL, "-e,--escape", IGNORE_FLAG, "is ignored: it has no meaning in a server"},
 
     /* cache */
     {"--cache-reuse", "LLAMA_ARG_CACHE_REUSE", "0", NULL, IGNORE_VALUE,
@@ -145,8 +144,6 @@ const kv_foreign kv_foreign_table[] = {
     {"--cache-idle-slots,--no-cache-idle-slots", "LLAMA_ARG_CACHE_IDLE_SLOTS", NULL, NULL, IGNORE_FLAG, OWN_CACHE},
 
     /* server */
-    {"--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE", NULL, NULL, REFUSE, TLS},
-    {"--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE", NULL, NULL, REFUSE, TLS},
     {"--path", "LLAMA_ARG_STATIC_PATH", NULL, NULL, REFUSE, "needs serving files, which kvasir does not do"},
     {"--ui,--webui,--no-ui,--no-webui", "LLAMA_ARG_UI", NULL, NULL, IGNORE_FLAG, UI},
     {"--ui-config,--webui-config", "LLAMA_ARG_UI_CONFIG", NULL, NULL, IGNORE_VALUE, UI},
@@ -158,8 +155,6 @@ const kv_foreign kv_foreign_table[] = {
     {"--mcp-servers-config", "LLAMA_ARG_MCP_SERVERS_CONFIG", NULL, NULL, REFUSE, AGENT},
     {"--mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON", NULL, NULL, REFUSE, AGENT},
     {"-ag,--agent,-no-ag,--no-agent", "LLAMA_ARG_AGENT", NULL, "-no-ag,--no-agent", REFUSE_FLAG, AGENT},
-    {"--reuse-port", "LLAMA_ARG_REUSE_PORT", NULL, NULL, REFUSE_FLAG,
-     "needs several servers on one port, which would tear conversations apart"},
     {"--cors-methods", "LLAMA_ARG_CORS_METHODS", NULL, NULL, IGNORE_VALUE, HEADERS},
     {"--cors-headers", "LLAMA_ARG_CORS_HEADERS", NULL, NULL, IGNORE_VALUE, HEADERS},
     {"--cors-credentials,--no-cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS", NULL, NULL, IGNORE_FLAG, HEADERS},
@@ -167,10 +162,20 @@ const kv_foreign kv_foreign_table[] = {
      "is ignored: each connection has its thread, --max-connections bounds them"},
     {"--tags", "LLAMA_ARG_TAGS", NULL, NULL, IGNORE_VALUE, "is ignored: /v1/models carries no tags"},
 
+    /* what starts llama-server somewhere else */
+    {NULL, "AIP_MODE", NULL, NULL, REFUSE, "needs Vertex AI's routes, which kvasir does not serve: unset it"},
+    {NULL, "LLAMA_MEDIA_MARKER", NULL, NULL, IGNORE_VALUE, "is ignored: kvasir reads no images, audio or video"},
+    {NULL, "LLAMA_SERVER_CHILD_MODE", NULL, NULL, REFUSE, ROUTER},
+    {NULL, "LLAMA_SERVER_ROUTER_PORT", NULL, NULL, REFUSE, ROUTER},
+
     /* log */
     {"--log-colors", "LLAMA_ARG_LOG_COLORS", NULL, NULL, IGNORE_VALUE, "is ignored: the log has no colours"},
     {"--log-prefix,--no-log-prefix", "LLAMA_ARG_LOG_PREFIX", NULL, NULL, IGNORE_FLAG,
      "is ignored: lines have one form"},
+    {NULL, "LLAMA_TRACE", NULL, NULL, IGNORE_VALUE, DEBUGGING},
+    {NULL, "LLAMA_SERVER_SLOTS_DEBUG", NULL, NULL, IGNORE_VALUE, DEBUGGING},
+    {NULL, "LLAMA_SERVER_SLOTS_N_DIFF", NULL, NULL, IGNORE_VALUE, DEBUGGING},
+    {NULL, "LLGUIDANCE_LOG_LEVEL", NULL, NULL, IGNORE_VALUE, "is ignored: grammars are the engine's own"},
     {"--log-prompts-dir", NULL, NULL, NULL, REFUSE, "would write down prompts, which kvasir never does"},
 };
 /* clang-format on */

@@ -108,7 +108,8 @@ static void add_foreign(kv_buf *out) {
         for (int i = 0; i < kv_foreign_count; i++) {
             if (kv_foreign_table[i].refused != refused) continue;
             kv_buf_clear(&names);
-            add_replaced(&names, kv_foreign_table[i].names, ',', ", ");
+            const kv_foreign *f = &kv_foreign_table[i];
+            add_replaced(&names, f->names ? f->names : f->env, ',', ", ");
             add_wrapped(out, kv_buf_str(&names), kv_foreign_table[i].what);
         }
     }
@@ -146,6 +147,7 @@ kv_status kv_options_help(kv_buf *out, const char *group, kv_error *err) {
 
 static void print_list(kv_buf *out, const kv_opt *opt, const char *name, const kv_str_list *list) {
     kv_buf item = {0};
+    if (list->n == 0) kv_buf_addf(out, "%s = \"\"\n", name); /* its default is not empty */
     for (int i = 0; i < list->n; i++) {
         kv_buf_clear(&item);
         kv_opt_format_item(&item, opt, list->item[i]);

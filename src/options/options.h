@@ -31,6 +31,12 @@ typedef struct kv_str_list {
 typedef struct kv_options {
     /* model */
     char *model;         /* -m, --model */
+    char *hf_repo;       /* -hf USER/REPO[:QUANT]; hub/ finds or fetches it, cli/ puts the file's name into `model` */
+    char *hf_file;       /* -hff: that file of the repository */
+    char *hf_token;      /* -hft, HF_TOKEN */
+    char *model_url;     /* -mu; with -m, that is where it is put */
+    bool offline;        /* --offline: nothing is fetched */
+    bool cache_list;     /* -cl: print the models in the caches */
     char *alias;         /* -a, --alias (comma-separated) */
     char *chat_template; /* --chat-template: name or Jinja source */
     char *chat_template_file;
@@ -66,6 +72,7 @@ typedef struct kv_options {
     int64_t n_predict; /* -n; -1 = up to the context limit */
     char *grammar, *grammar_file, *json_schema, *json_schema_file;
     kv_str_list dry_breaker; /* --dry-sequence-breaker; "none" = no breakers */
+    bool escape;             /* -e: those texts have escapes, such as \\n */
     kv_str_list logit_bias;  /* TOKEN+BIAS or TOKEN-BIAS */
     /* chat */
     char *reasoning_format; /* none | auto | deepseek | deepseek-legacy */
@@ -89,8 +96,10 @@ typedef struct kv_options {
     bool exact;                /* --exact */
     double sleep_idle_seconds; /* --sleep-idle-seconds; -1 = never */
     /* server */
-    char *host;
+    kv_str_list host; /* addresses, names, paths of UNIX sockets; at least one */
     int64_t port;
+    bool reuse_port;
+    char *ssl_key_file, *ssl_cert_file; /* both or none */
     char *api_prefix;
     kv_str_list api_key;
     char *api_key_file;
@@ -112,9 +121,9 @@ typedef struct kv_options {
     char *log_file;
     bool log_jsonl, log_timestamps;
     bool check; /* --check */
-    bool print_config, help, version;
+    bool print_config, help, version, completion;
     /* what parsing made of the texts above; `sampling` points into it, so a filled kv_options is never copied */
-    kv_str_list sampler_name;
+    kv_str_list sampler_name, dry_breaker_text;
     kv_logit_bias *logit_bias_item; /* owned */
 } kv_options;
 
@@ -133,7 +142,9 @@ void kv_options_markdown(kv_buf *out);                   /* the README's list: o
 void kv_options_completion(kv_buf *out);                 /* a bash completion script */
 void kv_options_print(kv_buf *out, const kv_options *o); /* as a --config file, secrets left out */
 void kv_options_free(kv_options *o);
-/* True for 127.0.0.0/8, ::1 and "localhost": the addresses that need no key. */
+/* True for what ends in ".sock" or has a '/': llama-server's rule is the ending. */
+bool kv_options_host_is_socket(const char *host);
+/* True for 127.0.0.0/8, ::1, "localhost" and UNIX sockets: what only this machine reaches, and so needs no key. */
 bool kv_options_host_is_loopback(const char *host);
 
 #endif

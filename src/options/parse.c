@@ -63,11 +63,23 @@ static bool is_negative_name(const char *name, size_t n) {
     return (n > 5 && memcmp(name, "--no-", 5) == 0) || (n > 4 && memcmp(name, "-no-", 4) == 0);
 }
 
+/* Has a spelling that turns it on, and one that turns it off. */
+static bool has_opposite(const kv_foreign *f) {
+    size_t n;
+    const char *item;
+    bool negative = false, positive = false;
+    for (int i = 0; (item = kv_opt_list_item(f->names, i, &n)); i++) {
+        if (is_negative_name(item, n)) negative = true;
+        else positive = true;
+    }
+    return negative && positive;
+}
+
 /* From file or environment a flag has a value. True when that value says what kvasir does anyway. */
 static bool foreign_flag_is_quiet(const kv_foreign *f, bool on) {
     size_t n;
     const char *quiet = kv_opt_list_item(f->quiet, 0, &n);
-    if (!quiet) return !on && f->refused; /* refused: off is how it is; else both spellings are only noted */
+    if (!quiet) return !on && (f->refused || !has_opposite(f)); /* off is how it is; else both are only noted */
     return is_negative_name(quiet, n) != on;
 }
 
@@ -147,6 +159,14 @@ static kv_status set_negated(reader *r, const kv_opt *opt, const char *label, co
     return set(r, opt, label, on ? "off" : "on", err);
 }
 
+/* LLAMA_ARG_NO_X of a foreign flag that has an opposite: as X=off. */
+static kv_status read_foreign_no(reader *r, const kv_foreign *f, char *const *env, kv_error *err) {
+    char no[96];
+    if (!has_opposite(f) || f->takes_value || strncmp(f->env, "LLAMA_ARG_", 10) != 0) return KV_OK;
+    snprintf(no, sizeof no, "LLAMA_ARG_NO_%s", f->env + 10);
+    return env_get(env, no) ? set_foreign(r, f, no, false, "off", err) : KV_OK;
+}
+
 /* LLAMA_ARG_X; and LLAMA_ARG_NO_X, whatever its value, as llama-server reads it. */
 static kv_status read_llama_env(reader *r, char *const *env, kv_error *err) {
     r->source = FROM_LLAMA_ENV;
@@ -166,6 +186,7 @@ static kv_status read_llama_env(reader *r, char *const *env, kv_error *err) {
         const kv_foreign *f = &kv_foreign_table[i];
         const char *value = f->env ? env_get(env, f->env) : NULL;
         kv_status st = value ? set_foreign(r, f, f->env, false, value, err) : KV_OK;
+        if (st == KV_OK && f->env) st = read_foreign_no(r, f, env, err);
         if (st != KV_OK) return st;
     }
     return KV_OK;

@@ -8,6 +8,10 @@
 #define INT32_TOP 2147483647.0
 /* Tokens. Above any model's trained length today (10 M), below where 32-bit positions and 256-rounding would wrap. */
 #define CTX_TOP 16777216.0
+/* What llama-server's names for certain models set besides the model. */
+#define FIM "port=8012;ubatch-size=1024;batch-size=1024;ctx-size=0"
+#define GPT_OSS                                                                                                        \
+    "port=8013;ubatch-size=2048;batch-size=32768;parallel=2;ctx-size=262144;temp=1;top-p=1;top-k=0;min-p=0.01"
 
 /* One option a row, wrapped by hand */
 /* clang-format off */
@@ -15,6 +19,41 @@ const kv_opt kv_opt_table[] = {
     /* ── model ── */
     {"-m,--model", NULL, "LLAMA_ARG_MODEL", OPT_TEXT, GROUP_MODEL, 0, AT(model), .hint = "FILE",
      .help = "GGUF file to serve; of a split model the first part"},
+    {"-hf,-hfr,--hf-repo", NULL, "LLAMA_ARG_HF_REPO", OPT_TEXT, GROUP_MODEL, 0, AT(hf_repo), .hint = "USER/REPO[:QUANT]",
+     .help = "a model of a Hugging Face repository: from the caches on this machine, else fetched; QUANT is Q4_K_M where "
+             "there is one, else Q8_0, else the first"},
+    {"-hff,--hf-file", NULL, "LLAMA_ARG_HF_FILE", OPT_TEXT, GROUP_MODEL, 0, AT(hf_file), .hint = "FILE",
+     .help = "that file of the repository"},
+    {"-hft,--hf-token", NULL, "HF_TOKEN", OPT_TEXT, GROUP_MODEL, OPT_SECRET, AT(hf_token), .hint = "TOKEN",
+     .help = "access token for repositories that want one; better in HF_TOKEN, arguments can be seen by others"},
+    {"-mu,--model-url", NULL, "LLAMA_ARG_MODEL_URL", OPT_TEXT, GROUP_MODEL, 0, AT(model_url), .hint = "URL",
+     .help = "fetch the model from there, once; put where -m says, else into llama.cpp's cache directory"},
+    {"--offline", NULL, "LLAMA_ARG_OFFLINE", OPT_BOOL, GROUP_MODEL, 0, AT(offline),
+     .help = "fetch nothing: the model must be on this machine"},
+    {"-cl,--cache-list", NULL, NULL, OPT_BOOL, GROUP_MODEL, OPT_ARGV_ONLY, AT(cache_list),
+     .help = "print the models that -hf finds on this machine and exit"},
+    {"--fim-qwen-1.5b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF;hf-file=qwen2.5-coder-1.5b-q8_0.gguf;" FIM,
+     .help = "-hf for Qwen 2.5 Coder 1.5B at port 8012, for completion in an editor"},
+    {"--fim-qwen-3b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF;hf-file=qwen2.5-coder-3b-q8_0.gguf;" FIM,
+     .help = "-hf for Qwen 2.5 Coder 3B at port 8012, for completion in an editor"},
+    {"--fim-qwen-7b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF;hf-file=qwen2.5-coder-7b-q8_0.gguf;" FIM,
+     .help = "-hf for Qwen 2.5 Coder 7B at port 8012, for completion in an editor"},
+    {"--fim-qwen-30b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF;hf-file=qwen3-coder-30b-a3b-instruct-q8_0.gguf;" FIM,
+     .help = "-hf for Qwen 3 Coder 30B A3B at port 8012, for completion in an editor"},
+    {"--gpt-oss-20b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/gpt-oss-20b-GGUF;hf-file=gpt-oss-20b-mxfp4.gguf;" GPT_OSS,
+     .help = "-hf for gpt-oss-20b at port 8013, with two slots of 131072 tokens"},
+    {"--gpt-oss-120b-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/gpt-oss-120b-GGUF;" GPT_OSS,
+     .help = "-hf for gpt-oss-120b at port 8013, with two slots of 131072 tokens"},
+    {"--embd-gemma-default", NULL, NULL, OPT_PRESET, GROUP_MODEL, OPT_ARGV_ONLY, .at = 0,
+     .words = "hf-repo=ggml-org/embeddinggemma-300M-qat-q4_0-GGUF;hf-file=embeddinggemma-300M-qat-Q4_0.gguf;port=8011;"
+              "ubatch-size=2048;batch-size=2048;parallel=32;ctx-size=65536;embeddings=on",
+     .help = "-hf for EmbeddingGemma 300M at port 8011, for embeddings"},
     {"-a,--alias", NULL, "LLAMA_ARG_ALIAS", OPT_TEXT, GROUP_MODEL, 0, AT(alias), .hint = "NAME,…",
      .help = "names the model answers to; responses carry the first one"},
     {"--strict-model", NULL, NULL, OPT_BOOL, GROUP_MODEL, 0, AT(strict_model),
@@ -159,6 +198,8 @@ const kv_opt kv_opt_table[] = {
      .help = "DRY: tokens to look back; 0 = off"},
     {"--dry-sequence-breaker", NULL, NULL, OPT_LIST, GROUP_SAMPLING, OPT_NO_SPLIT, AT(dry_breaker), .hint = "TEXT",
      .help = "DRY: a text that ends a sequence, in place of the default ones; repeat for more, none = no breakers"},
+    {"-e,--escape", "--no-escape", NULL, OPT_BOOL, GROUP_SAMPLING, 0, AT(escape),
+     .help = "\\n, \\t, \\x41 and the like in those texts stand for the character"},
     {"--dynatemp-range", NULL, NULL, OPT_FLOAT, GROUP_SAMPLING, 0, AT(sampling.dynatemp_range), 0, 1e6, .hint = "N",
      .help = "dynamic temperature: temperature ± N; 0 = off"},
     {"--dynatemp-exp", NULL, NULL, OPT_FLOAT, GROUP_SAMPLING, 0, AT(sampling.dynatemp_exponent), 0, 1e6, .hint = "N",
@@ -268,10 +309,17 @@ const kv_opt kv_opt_table[] = {
              "an eighth and 1 GiB where they are on disk too; 0 = none, which leaves no cache where there is no disk"},
 
     /* ── server ── */
-    {"--host", NULL, "LLAMA_ARG_HOST", OPT_TEXT, GROUP_SERVER, 0, AT(host), .hint = "ADDRESS",
-     .help = "address to listen on; one that others can reach needs a key or --no-auth"},
+    {"--host", NULL, "LLAMA_ARG_HOST", OPT_LIST, GROUP_SERVER, 0, AT(host), .hint = "ADDRESS,…",
+     .help = "addresses to listen on, and paths of UNIX sockets (/run/kvasir.sock); one that others can reach needs a key "
+             "or --no-auth"},
     {"--port", NULL, "LLAMA_ARG_PORT", OPT_INT64, GROUP_SERVER, 0, AT(port), 0, 65535, .hint = "N",
      .help = "port; 0 = any free one"},
+    {"--reuse-port", NULL, "LLAMA_ARG_REUSE_PORT", OPT_BOOL, GROUP_SERVER, 0, AT(reuse_port),
+     .help = "let another server listen on the same port, such as the one that is to follow"},
+    {"--ssl-key-file", NULL, "LLAMA_ARG_SSL_KEY_FILE", OPT_TEXT, GROUP_SERVER, 0, AT(ssl_key_file), .hint = "FILE",
+     .help = "serve HTTPS with this private key (PEM, without passphrase)"},
+    {"--ssl-cert-file", NULL, "LLAMA_ARG_SSL_CERT_FILE", OPT_TEXT, GROUP_SERVER, 0, AT(ssl_cert_file), .hint = "FILE",
+     .help = "its certificate (PEM), with those in between behind it"},
     {"--api-prefix", NULL, "LLAMA_ARG_API_PREFIX", OPT_TEXT, GROUP_SERVER, 0, AT(api_prefix), .hint = "PATH",
      .help = "path in front of every route, such as /llm"},
     {"--api-key", NULL, "LLAMA_API_KEY", OPT_LIST, GROUP_SERVER, OPT_SECRET, AT(api_key), .hint = "KEY,…",
@@ -331,6 +379,8 @@ const kv_opt kv_opt_table[] = {
     {"--log-timestamps", "--no-log-timestamps", "LLAMA_ARG_LOG_TIMESTAMPS", OPT_BOOL, GROUP_PROCESS, 0,
      AT(log_timestamps),
      .help = "begin text lines with the time"},
+    {"--completion-bash", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_ARGV_ONLY, AT(completion),
+     .help = "print a bash completion script and exit"},
     {"-h,--help,--usage", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_ARGV_ONLY, AT(help), .help = "print this and exit"},
     {"--version", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_ARGV_ONLY, AT(version), .help = "print versions and exit"},
     {"--test-fake", NULL, NULL, OPT_WORD, GROUP_PROCESS, OPT_HIDDEN, AT(fake),
@@ -383,6 +433,7 @@ void kv_options_defaults(kv_options *o) {
         .yarn_beta_fast = -1,
         .warmup = true,
         .n_predict = -1,
+        .escape = true,
         .reasoning_format = kv_strdup("auto"),
         .reasoning_budget = -1,
         .reasoning = -1,
@@ -398,7 +449,7 @@ void kv_options_defaults(kv_options *o) {
         .cache_disk = KV_CACHE_DISK_AUTO,
         .cache_max_age = 30 * 86400,
         .cache_write_max = 100ll << 30,
-        .host = kv_strdup("127.0.0.1"),
+        .host = {.item = {kv_strdup("127.0.0.1")}, .n = 1},
         .port = 8080,
         .cors_origins = kv_strdup("localhost"),
         .sse_ping_interval = 15,
@@ -424,6 +475,7 @@ void kv_options_free(kv_options *o) {
         if (opt->kind == OPT_LIST) kv_list_free(at);
     }
     kv_list_free(&o->sampler_name);
+    kv_list_free(&o->dry_breaker_text);
     free(o->logit_bias_item);
     *o = (kv_options){0};
 }

@@ -15,7 +15,7 @@ typedef enum kv_opt_kind {
     OPT_TEXT,   /* char * */
     OPT_WORD,   /* char *, one of `words` */
     OPT_LIST,   /* kv_str_list; comma-separated (CSV quoting), repeats add */
-    OPT_PRESET, /* a flag that sets another option: `words` is "name=value" */
+    OPT_PRESET, /* a flag that sets other options: `words` is "name=value;name=value" */
     OPT_LOAD,   /* --load-mode: several fields at once */
 } kv_opt_kind;
 
@@ -63,7 +63,7 @@ const char *kv_opt_group_title(kv_opt_group g); /* "Model" */
 
 /* llama-server's options without a counterpart. `what` completes "NAME …". */
 typedef struct kv_foreign {
-    const char *names;    /* as in kv_opt; a trailing '*' matches any rest: "--spec-*" */
+    const char *names;    /* as in kv_opt; a trailing '*' matches any rest: "--spec-*"; NULL: only a variable */
     const char *env;      /* its variable, NULL = none */
     const char *harmless; /* values, comma-separated, under which nothing is lost ("none", "-1"); NULL = none */
     const char *quiet;    /* spellings of the flag that say what kvasir does anyway; NULL = none */

@@ -261,6 +261,19 @@ void kv_opt_format_item(kv_buf *out, const kv_opt *opt, const char *item) {
     kv_buf_adds(out, "\"");
 }
 
+static kv_status set_preset(kv_options *o, const kv_opt *opt, const char *label, kv_error *err) {
+    kv_status st = KV_OK;
+    for (const char *p = opt->words; *p && st == KV_OK;) {
+        bool negated;
+        char value[128];
+        size_t name = strcspn(p, "="), n = strcspn(p, ";");
+        snprintf(value, sizeof value, "%.*s", (int)(n - name - 1), p + name + 1);
+        st = kv_opt_set(o, kv_opt_find_bare(p, name, &negated), label, value, true, err);
+        p += n + (p[n] == ';');
+    }
+    return st;
+}
+
 kv_status kv_opt_set(kv_options *o, const kv_opt *opt, const char *label, const char *value, bool fresh,
                      kv_error *err) {
     void *at = (char *)o + opt->at;
@@ -291,12 +304,7 @@ kv_status kv_opt_set(kv_options *o, const kv_opt *opt, const char *label, const 
         o->mlock = strstr(value, "mlock") != NULL;
         o->mmap = strstr(value, "mmap") != NULL || strcmp(value, "auto") == 0;
         return KV_OK;
-    case OPT_PRESET: {
-        const char *eq = strchr(opt->words, '=');
-        bool negated;
-        return kv_opt_set(o, kv_opt_find_bare(opt->words, (size_t)(eq - opt->words), &negated), label, eq + 1, fresh,
-                          err);
-    }
+    case OPT_PRESET: return set_preset(o, opt, label, err);
     default:
         if (!parse_number(&number, opt, value)) return refuse(err, opt, label, value);
         store_number(at, opt->kind, number);

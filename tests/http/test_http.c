@@ -675,10 +675,11 @@ static void test_start_errors(void **state) {
     assert_int_equal(kv_http_start(&second, &cfg, &err), KV_IO);
     assert_null(second);
     assert_non_null(strstr(err.message, "--port"));
-    cfg = (kv_http_config){.host = "no such host", .routes = routes};
+    const char *host = "no such host";
+    cfg = (kv_http_config){.hosts = &host, .n_hosts = 1, .routes = routes};
     assert_int_equal(kv_http_start(&second, &cfg, &err), KV_INVALID);
     assert_string_equal(err.field, "--host");
-    cfg = (kv_http_config){.host = "192.0.2.1", .routes = routes}; /* not an address of this machine */
+    host = "192.0.2.1"; /* not an address of this machine */
     assert_int_equal(kv_http_start(&second, &cfg, &err), KV_IO);
     cfg = (kv_http_config){.api_key_file = "/nonexistent/keys", .routes = routes};
     assert_int_equal(kv_http_start(&second, &cfg, &err), KV_NOT_FOUND);
@@ -690,7 +691,7 @@ static void test_bind_names(void **state) {
     static const char *const hosts[] = {"localhost", "0.0.0.0", "127.0.0.1", "::", "[::]"};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         kv_error err = {0};
-        kv_http_config cfg = {.host = hosts[i], .routes = routes, .app = &server};
+        kv_http_config cfg = {.hosts = &hosts[i], .n_hosts = 1, .routes = routes, .app = &server};
         if (kv_http_start(&server, &cfg, &err) != KV_OK) {
             if (strchr(hosts[i], ':')) continue; /* a machine without IPv6 */
             fail_msg("%s: %s", hosts[i], err.message);

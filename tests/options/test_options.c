@@ -144,7 +144,7 @@ static void test_defaults(void **state) {
     assert_int_equal(p.o.n_ctx, 0);
     assert_false(p.o.n_parallel_set);
     assert_int_equal(p.o.flash_attn, KV_FA_AUTO);
-    assert_string_equal(p.o.host, "127.0.0.1");
+    assert_string_equal(p.o.host.item[0], "127.0.0.1");
     assert_int_equal(p.o.port, 8080);
     assert_int_equal(p.o.sse_ping_interval, 15);
     assert_true(p.o.stop_timeout == 8);
@@ -441,12 +441,10 @@ static void test_refused_options(void **state) {
                  {"-md d.gguf", "speculative"},
                  {"--spec-draft-n-max 4", "speculative"},
                  {"--spec_type draft-mtp", "speculative"},
-                 {"-hf a/b:Q4", "downloads"},
+                 {"-dr gemma3", "Docker"},
                  {"--models-dir x", "several models"},
-                 {"--ssl-key-file k", "TLS"},
-                 {"--swa-full", "sliding-window"},
                  {"--context-shift", "finish_reason length"},
-                 {"--fim-qwen-7b-default", "downloads"},
+                 {"--fim-qwen-7b-spec", "speculative"},
                  {"-ot a=CPU", "tensors"},
                  {"--control-vector-layer-range 1 2", "control vectors"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -465,9 +463,10 @@ static void test_refused_options(void **state) {
 
 static void test_accepted_options(void **state) {
     (void)state;
-    parsed p = parse(
-        "--no-webui --log-colors on --cache-reuse 256 --cache-reuse 128 --ctx-checkpoints 8 -nocb --poll 50 -c 512",
-        NULL);
+    parsed p =
+        parse("--no-webui --log-colors on --cache-reuse 256 --cache-reuse 128 --ctx-checkpoints 8 -nocb --poll 50 "
+              "--swa-full -c 512",
+              NULL);
     if (p.status != KV_OK) fail_msg("%s", p.err.message);
     assert_int_equal(p.o.n_ctx, 512);
     const char *w = kv_buf_str(&p.warnings);
@@ -475,6 +474,7 @@ static void test_accepted_options(void **state) {
     assert_has(w, "--log-colors is ignored");
     assert_has(w, "--ctx-checkpoints is ignored");
     assert_has(w, "-nocb is ignored");
+    assert_has(w, "--swa-full is ignored");
     const char *first = strstr(w, "--cache-reuse");
     assert_non_null(first);
     assert_null(strstr(first + 1, "--cache-reuse")); /* one warning, not two */
@@ -507,6 +507,54 @@ static void test_accepted_options(void **state) {
     done(&p);
 }
 
+/* llama-server's names for certain models stand for several settings; what follows them still counts. */
+static void test_named_models(void **state) {
+    (void)state;
+    parsed p = parse("--gpt-oss-20b-default --port 9000", NULL);
+    if (p.status != KV_OK) fail_msg("%s", p.err.message);
+    assert_string_equal(p.o.hf_repo, "ggml-org/gpt-oss-20b-GGUF");
+    assert_string_equal(p.o.hf_file, "gpt-oss-20b-mxfp4.gguf");
+    assert_int_equal(p.o.port, 9000);
+    assert_int_equal(p.o.n_ctx, 262144);
+    assert_int_equal(p.o.n_parallel, 2);
+    assert_int_equal(p.o.sampling.top_k, 0);
+    done(&p);
+    p = parse("--fim-qwen-1.5b-default", NULL);
+    assert_int_equal(p.status, KV_OK);
+    assert_string_equal(p.o.hf_repo, "ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF");
+    assert_int_equal(p.o.port, 8012);
+    done(&p);
+}
+
+/* Every preset names options that exist, with values that they take. */
+static void test_presets_are_sound(void **state) {
+    (void)state;
+    for (int i = 0; i < kv_opt_count; i++) {
+        char name[70] = "--";
+        if (kv_opt_table[i].kind != OPT_PRESET) continue;
+        kv_opt_name(kv_opt_table[i].names, name + 2, sizeof name - 2);
+        parsed p = parse(name, NULL);
+        if (p.status != KV_OK) fail_msg("%s: %s", name, p.err.message);
+        done(&p);
+    }
+}
+
+/* Stop texts of DRY may be written with escapes, as llama-server takes them. */
+static void test_escapes(void **state) {
+    (void)state;
+    static const char given[] = "--dry-sequence-breaker \\n --dry-sequence-breaker a\\t\\x41\\q\\\\\\x4";
+    parsed p = parse(given, NULL);
+    assert_int_equal(p.status, KV_OK);
+    assert_int_equal(p.o.sampling.n_dry_breakers, 2);
+    assert_string_equal(p.o.sampling.dry_breakers[0], "\n");
+    assert_string_equal(p.o.sampling.dry_breakers[1], "a\tA\\q\\\\x4");
+    assert_string_equal(p.o.dry_breaker.item[0], "\\n"); /* as given, for --print-config */
+    done(&p);
+    p = parse("--no-escape --dry-sequence-breaker \\n", NULL);
+    assert_string_equal(p.o.sampling.dry_breakers[0], "\\n");
+    done(&p);
+}
+
 /* ── cross-checks ── */
 
 static void test_check(void **state) {
@@ -530,8 +578,20 @@ static void test_check(void **state) {
         {"-m a --host ::ffff:127.0.0.1", KV_OK, ""},
         {"-m a --host LOCALHOST", KV_OK, ""},
         {"-m a --host 127.0.0.1.evil.example", KV_INVALID, "other machines"},
-        {"-m a --host /run/k.sock", KV_UNSUPPORTED, "UNIX sockets"},
-        {"-m a --host 127.0.0.1,::1", KV_INVALID, "one address"},
+        {"-m a --host /run/k.sock", KV_OK, ""},
+        {"-m a --host 127.0.0.1,::1,k.sock", KV_OK, ""},
+        {"-m a --host 127.0.0.1,0.0.0.0", KV_INVALID, "--host 0.0.0.0 can be reached"},
+        {"-m a --host 127.0.0.1 --host 127.0.0.1", KV_INVALID, "given twice"},
+        {"-m a --host ,", KV_INVALID, "takes an address"},
+        {"-m a --ssl-key-file k", KV_INVALID, "--ssl-cert-file is missing"},
+        {"-m a --ssl-cert-file c", KV_INVALID, "--ssl-key-file is missing"},
+        {"-m a --ssl-cert-file c --ssl-key-file k", KV_OK, ""},
+        {"-hf a/b:Q4_K_M --offline", KV_OK, ""},
+        {"-hf a/b -m c", KV_INVALID, "exclude each other"},
+        {"-hf a/b -mu http://c/d.gguf", KV_INVALID, "exclude each other"},
+        {"-mu http://c/d.gguf -m e.gguf", KV_OK, ""},
+        {"-m a -hff b.gguf", KV_INVALID, "-hf USER/REPO"},
+        {"--gpt-oss-20b-default", KV_OK, ""},
         {"-m a -fa off -ctv q8_0", KV_INVALID, "needs flash attention"},
         {"-m a -fa on -ctv q8_0", KV_OK, ""},
         {"-m a -ctv q8_0", KV_OK, ""},
@@ -745,6 +805,9 @@ int main(void) {
         cmocka_unit_test(test_config_file_errors),
         cmocka_unit_test(test_refused_options),
         cmocka_unit_test(test_accepted_options),
+        cmocka_unit_test(test_named_models),
+        cmocka_unit_test(test_presets_are_sound),
+        cmocka_unit_test(test_escapes),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_print_config_round_trip),
