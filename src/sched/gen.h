@@ -53,6 +53,7 @@ typedef struct kv_gen_params {
 } kv_gen_params;
 
 typedef struct kv_timings {
+    int slot;                            /* on which it runs; -1 = none yet, or not any more */
     int32_t n_cached;                    /* prompt tokens not computed, from wherever they came */
     int32_t n_cached_ram, n_cached_disk; /* of those: restored from memory, from disk; the rest lay in the engine */
     int32_t n_prompt;                    /* prompt tokens computed */

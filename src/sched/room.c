@@ -22,6 +22,7 @@ void kv_sched_empty_slot(kv_sched *s, int number) {
 void kv_sched_release_slot(kv_sched *s, int number, bool keep) {
     kv_sched_capture_end(s, number);
     keep = keep && !s->slots[number].restoring;
+    kv_sched_note_last(s, number, keep);
     s->slots[number].gen = NULL;
     s->slots[number].used_at = ++s->ticks;
     kv_sched_touch(s, number);
@@ -185,6 +186,8 @@ void kv_sched_make_dense(kv_sched *s) {
         if (!free_to_go) return; /* it is emptied before the next round */
         bool moved = swap_slots(s, last, gap);
         pthread_mutex_lock(&s->mutex);
+        kv_slot_last t = s->last[gap];
+        if (moved) s->last[gap] = s->last[last], s->last[last] = t;
         s->busy[moved ? last : gap] = false;
         pthread_mutex_unlock(&s->mutex);
         if (!moved) return;

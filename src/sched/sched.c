@@ -78,6 +78,7 @@ kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock,
     s->busy = kv_alloc(n * sizeof *s->busy);
     s->erase = kv_alloc(n * sizeof *s->erase);
     s->views = kv_alloc(n * sizeof *s->views);
+    s->last = kv_alloc(n * sizeof *s->last);
     for (int i = 0; i < s->n_slots; i++) s->views[i] = (kv_slot_view){.id = i, .n_ctx = s->cfg.n_ctx_served};
     status = kv_sched_open_cache(s, err);
     if (status != KV_OK) {
@@ -101,7 +102,10 @@ void kv_sched_free(kv_sched *s) {
     for (int i = 0; i < s->n_slots; i++) {
         kv_tokens_free(&s->slots[i].held);
         free(s->slots[i].scope);
+        kv_tokens_free(&s->last[i].tokens);
+        free(s->last[i].scope);
     }
+    free(s->last);
     free(s->slots);
     free(s->waiting);
     free(s->inbox);
@@ -251,13 +255,43 @@ kv_status kv_sched_erase_slot(kv_sched *s, int slot, int32_t *n_erased, kv_error
     if (s->busy[slot]) {
         status = kv_fail(err, KV_BUSY, "slot %d is processing a request", slot);
     } else {
-        if (n_erased) *n_erased = s->views[slot].n_tokens;
+        int32_t last = (int32_t)s->last[slot].tokens.len, held = s->views[slot].n_tokens;
+        if (n_erased) *n_erased = held > last ? held : last;
+        s->last[slot].tokens.len = 0;
         s->views[slot].n_tokens = 0;
         s->erase[slot] = true;
         pthread_cond_signal(&s->work);
     }
     pthread_mutex_unlock(&s->mutex);
     return status;
+}
+
+kv_status kv_sched_read_slot(kv_tokens *tokens, char **scope, kv_sched *s, int slot, kv_error *err) {
+    *scope = NULL;
+    if (slot < 0 || slot >= s->n_slots)
+        return kv_fail_field(err, "id_slot", "there is no slot %d, only 0 to %d", slot, s->n_slots - 1);
+    kv_status status = KV_OK;
+    pthread_mutex_lock(&s->mutex);
+    const kv_slot_last *last = &s->last[slot];
+    if (s->busy[slot]) {
+        status = kv_fail(err, KV_BUSY, "slot %d is processing a request", slot);
+    } else if (last->tokens.len) {
+        kv_tokens_append(tokens, last->tokens.data, last->tokens.len);
+        *scope = kv_strdup(last->scope);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+void kv_sched_note_last(kv_sched *s, int number, bool keep) {
+    const kv_slot *slot = &s->slots[number];
+    kv_slot_last *last = &s->last[number];
+    pthread_mutex_lock(&s->mutex);
+    last->tokens.len = 0;
+    free(last->scope);
+    last->scope = kv_strdup(slot->scope);
+    if (keep) kv_tokens_append(&last->tokens, slot->held.data, slot->held.len);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s) {
@@ -290,7 +324,8 @@ static double ms_between(int64_t from_us, int64_t to_us) {
 
 kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us) {
     const kv_run *r = &g->run;
-    kv_timings t = {.n_cached = r->n_cached,
+    kv_timings t = {.slot = r->slot,
+                    .n_cached = r->n_cached,
                     .n_cached_ram = r->n_cached_ram,
                     .n_cached_disk = r->n_cached_disk,
                     .n_prompt = r->n_prompt_done - r->n_cached,

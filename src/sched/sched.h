@@ -67,8 +67,14 @@ void kv_sched_run(kv_sched *s);
 void kv_sched_drain(kv_sched *s); /* refuse new generations with KV_BUSY; the running ones go on */
 /* Drain, end what waits and runs (KV_FINISH_ERROR, KV_BUSY "server is shutting down"), and leave kv_sched_run. */
 void kv_sched_stop(kv_sched *s);
-/* Empty an idle slot's sequence, before the next round. KV_INVALID for a number out of range, KV_BUSY while it runs. */
+/* Empty an idle slot's sequence, before the next round. *n_erased: what kv_sched_read_slot would have told. KV_INVALID for
+ * a number out of range, KV_BUSY while it runs. */
 kv_status kv_sched_erase_slot(kv_sched *s, int slot, int32_t *n_erased, kv_error *err);
+
+/* What an idle slot holds, or held last: its cells may have been needed since, and the cache has them. Appends the tokens;
+ * *scope: whose they are, owned by the caller, NULL when there is nothing (or nothing that may be used again). KV_INVALID
+ * for a number out of range, KV_BUSY while it runs. Any thread. */
+kv_status kv_sched_read_slot(kv_tokens *tokens, char **scope, kv_sched *s, int slot, kv_error *err);
 
 typedef struct kv_slot_view {
     int id;

@@ -49,6 +49,12 @@ typedef struct kv_slot {
     kv_trail *trail;      /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
+/* What a slot was left with; tokens are empty where nobody may use it again. */
+typedef struct kv_slot_last {
+    kv_tokens tokens; /* owned */
+    char *scope;      /* owned; NULL = nothing yet */
+} kv_slot_last;
+
 /* What the next round computes. */
 typedef struct kv_round {
     int chunk_slot;  /* -1 = no chunk */
@@ -95,6 +101,7 @@ struct kv_sched {
     bool woken;         /* a look-up has its result */
     bool *busy, *erase; /* one a slot: it runs; empty it before the next round */
     kv_slot_view *views;
+    kv_slot_last *last; /* one a slot */
     kv_sched_stats stats_view;
 };
 
@@ -111,7 +118,8 @@ static inline kv_queue_key kv_run_key(const kv_gen *g, int32_t left) {
 
 /* sched.c */
 void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err); /* from waiting or its slot */
-void kv_sched_wait(kv_sched *s, kv_gen *g); /* transfer a reference to the waiting ones */
+void kv_sched_wait(kv_sched *s, kv_gen *g);                /* transfer a reference to the waiting ones */
+void kv_sched_note_last(kv_sched *s, int slot, bool keep); /* what it holds is what was left in it */
 void kv_sched_count_failure(kv_sched *s, kv_gen *g, const kv_error *err);
 kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
 

@@ -455,6 +455,40 @@ static void erase(void **state) {
     world_close(&w);
 }
 
+static void what_a_slot_was_left_with(void **state) {
+    (void)state;
+    world w;
+    world_params p = world_defaults(KV_MEMORY_FULL);
+    p.engine.n_slots = 1;
+    world_open(&w, &p);
+    kv_error err = {0};
+    kv_tokens tokens = {0};
+    char *scope;
+    request r;
+    assert_int_equal(kv_sched_read_slot(&tokens, &scope, w.sched, 0, &err), KV_OK);
+    assert_null(scope);
+    assert_int_equal(tokens.len, 0);
+    play(&r, &w, "0123456789", "abc");
+    world_step(&w);
+    assert_int_equal(kv_sched_read_slot(&tokens, &scope, w.sched, 0, &err), KV_BUSY);
+    assert_int_equal(kv_sched_read_slot(&tokens, &scope, w.sched, 1, &err), KV_INVALID);
+    assert_string_equal(err.field, "id_slot");
+    finish_and_free(&w, &r);
+    assert_int_equal(kv_sched_read_slot(&tokens, &scope, w.sched, 0, &err), KV_OK);
+    assert_string_equal(scope, "");
+    assert_int_equal(tokens.len, 13);
+    for (int i = 0; i < 13; i++) assert_int_equal(tokens.data[i], "0123456789abc"[i]);
+    free(scope);
+    int32_t n;
+    tokens.len = 0;
+    assert_int_equal(kv_sched_erase_slot(w.sched, 0, &n, &err), KV_OK);
+    assert_int_equal(kv_sched_read_slot(&tokens, &scope, w.sched, 0, &err), KV_OK);
+    assert_null(scope);
+    assert_int_equal(tokens.len, 0);
+    kv_tokens_free(&tokens);
+    world_close(&w);
+}
+
 /* ── choices ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void choices_compute_the_prompt_once(void **state) {
@@ -708,6 +742,7 @@ int main(void) {
         cmocka_unit_test(without_cache_prompt),
         cmocka_unit_test(conversations_come_back_to_any_slot),
         cmocka_unit_test(erase),
+        cmocka_unit_test(what_a_slot_was_left_with),
         cmocka_unit_test(choices_compute_the_prompt_once),
         cmocka_unit_test(choices_without_slots_come_later),
         cmocka_unit_test(preemption),
