@@ -8,23 +8,21 @@
 #include "cli/ask.h"
 #include "cli/cache_command.h"
 #include "cli/doctor.h"
-
-static const char usage[] =
-    "usage: kvasir serve -m FILE.gguf [options]    serve a model (`serve` may be left out)\n"
-    "       kvasir serve --check -m FILE.gguf      print the memory plan and exit\n"
-    "       kvasir why [last | REQUEST-ID]         why a request could not reuse more\n"
-    "       kvasir status                          what a running server's cache does\n"
-    "       kvasir doctor [-m FILE.gguf]           what here costs cache, and what to do about it\n"
-    "       kvasir help [GROUP]                    options: model, engine, sampling, chat,\n"
-    "                                              scheduling, server, process, llama-server\n"
-    "       kvasir completion                      a bash completion script\n"
-    "       kvasir cache ls|stat|show|verify|…     look at, check, clear the disk cache (--help)\n"
-    "       kvasir version\n";
+#include "cli/manual.h"
 
 static int print(kv_buf *text) {
     fputs(kv_buf_str(text), stdout);
     kv_buf_free(text);
     return fflush(stdout) == 0 ? KV_EXIT_OK : KV_EXIT_FAILURE;
+}
+
+/* The usage on stderr, below `why` unless that is "". */
+static int print_usage(const char *why) {
+    kv_buf out = {0};
+    kv_manual_usage(&out);
+    fprintf(stderr, "%s%s", why, kv_buf_str(&out));
+    kv_buf_free(&out);
+    return KV_EXIT_USAGE;
 }
 
 static int fail_usage(const char *message) {
@@ -44,8 +42,23 @@ static int print_help(const char *group) {
         kv_options_markdown(&out);
         return print(&out);
     }
-    if (!group) kv_buf_addf(&out, "%s\n", usage);
+    if (group && strcmp(group, "man") == 0) {
+        kv_manual_page(&out);
+        return print(&out);
+    }
+    if (!group) {
+        kv_manual_usage(&out);
+        kv_buf_adds(&out, "\n");
+    }
     if (kv_options_help(&out, group, &err) == KV_OK) return print(&out);
+    kv_buf_free(&out);
+    return fail_usage(err.message);
+}
+
+static int print_completion(const char *shell) {
+    kv_buf out = {0};
+    kv_error err = {0};
+    if (kv_completion(&out, shell, &err) == KV_OK) return print(&out);
     kv_buf_free(&out);
     return fail_usage(err.message);
 }
@@ -103,10 +116,7 @@ static int run_serve(int argc, char **argv, char *const *env) {
 
 int kv_cli_main(int argc, char **argv, char *const *env) {
     const char *command = argc > 1 ? argv[1] : NULL;
-    if (!command) {
-        fputs(usage, stderr);
-        return KV_EXIT_USAGE;
-    }
+    if (!command) return print_usage("");
     if (command[0] == '-') return run_serve(argc, argv, env);
     if (strcmp(command, "serve") == 0) return run_serve(argc - 1, argv + 1, env);
     if (strcmp(command, "why") == 0) return kv_ask_why(argc - 1, argv + 1, env);
@@ -115,11 +125,9 @@ int kv_cli_main(int argc, char **argv, char *const *env) {
     if (strcmp(command, "doctor") == 0) return kv_doctor(argc - 1, argv + 1, env);
     if (strcmp(command, "version") == 0) return print_version();
     if (strcmp(command, "help") == 0) return print_help(argc > 2 ? argv[2] : NULL);
-    if (strcmp(command, "completion") == 0) {
-        kv_buf out = {0};
-        kv_options_completion(&out);
-        return print(&out);
-    }
-    fprintf(stderr, "kvasir: there is no command \"%.80s\"\n%s", command, usage);
-    return KV_EXIT_USAGE;
+    if (strcmp(command, "completion") == 0 || strcmp(command, "completions") == 0)
+        return print_completion(argc > 2 ? argv[2] : "bash");
+    char why[128];
+    snprintf(why, sizeof why, "kvasir: there is no command \"%.80s\"\n", command);
+    return print_usage(why);
 }
