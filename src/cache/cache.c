@@ -67,6 +67,7 @@ void kv_cache_free(kv_cache *c) {
     kv_radix_walk(c->tree, let_go_of_memory, c);
     kv_radix_free(c->tree);
     for (int a = 0; a < KV_ACCOUNT_COUNT; a++) KV_CHECK(atomic_load(&c->pool.used[a]) == 0);
+    kv_pool_free(&c->pool);
     for (int i = 0; i < c->n_scopes; i++) free(c->scopes[i].name);
     free(c->scopes);
     free(c->hungry);
@@ -294,4 +295,5 @@ void kv_cache_self_check(kv_cache *c) {
     kv_radix_check(c->tree, c->cfg.store ? NULL : kv_cache_tokens_of, c);
     kv_radix_walk(c->tree, check_node, c);
     for (int a = 0; a < KV_ACCOUNT_COUNT; a++) KV_CHECK(atomic_load(&c->pool.used[a]) <= c->pool.max[a]);
+    kv_pool_check(&c->pool);
 }

@@ -110,11 +110,9 @@ bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out) {
 }
 
 kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err) {
-    size_t n = (size_t)r->head.n_payload, pages = (n + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN;
-    r->payload.data = aligned_alloc(KV_FORMAT_ALIGN, pages); /* so that it can be read around the page cache */
-    kv_status status = KV_NO_MEMORY;
-    if (!r->payload.data) return kv_fail(err, KV_NO_MEMORY, "no memory to read a record of %zu bytes", n);
-    r->payload.cap = pages;
+    size_t n = (size_t)r->head.n_payload;
+    kv_status status = kv_record_make_room(r, err);
+    if (status != KV_OK) return status;
     status = kv_store_read(c->cfg.store, r->tokens, r->payload.data, &r->head, err);
     if (status == KV_OK) r->payload.len = n;
     kv_radix_node *node = status == KV_OK || is_temporary(status) ? NULL : kv_radix_get(c->tree, r->head.key);

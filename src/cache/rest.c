@@ -29,4 +29,5 @@ static void let_go_of_copies(void *cache, kv_radix_node *node) {
 
 void kv_cache_let_go_of_copies(kv_cache *c) {
     if (c->cfg.store) kv_radix_walk(c->tree, let_go_of_copies, c);
+    kv_pool_free_spare(&c->pool);
 }
