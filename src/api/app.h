@@ -7,8 +7,8 @@
  * is something to look at. ASLEEP: the model is unloaded until a request wants it; loading it again is a part of that.
  *
  * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults,
- * sched, sched_before, n_sleeps and cache are set before has_model and READY. They stay while the gate is open and somebody is
- * inside or looks: from other threads they are reached only so. Everything else is read-only.
+ * sched, sched_before, n_sleeps, cache and embed are set before has_model and READY. They stay while the gate is open and
+ * somebody is inside or looks: from other threads they are reached only so. Everything else is read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
@@ -36,6 +36,7 @@ typedef struct kv_app {
     kv_cache *cache;          /* NULL = none beside the slots */
     struct kv_gate *gate;     /* NULL = always open */
     struct kv_asleep *asleep; /* NULL only without a gate */
+    struct kv_embed *embed;   /* embeddings and reranking (embed.h); NULL = not asked for */
     struct kv_ledger *ledger; /* what prompts cost (ledger.h); NULL = not kept */
     int32_t n_ctx_served;     /* the one limit */
     char model_name[256];     /* what responses name: first alias, or the file's base name */

@@ -33,9 +33,27 @@ KV_ENDPOINT(kv_serve_chat_input_tokens); /* openai_chat.c */
 KV_ENDPOINT(kv_serve_chat_completions);  /* openai_chat.c */
 KV_ENDPOINT(kv_serve_completions);       /* openai_completions.c */
 KV_ENDPOINT(kv_serve_native);            /* native.c */
+KV_ENDPOINT(kv_serve_infill);            /* infill.c */
+KV_ENDPOINT(kv_serve_slot_action);       /* slot_files.c */
+KV_ENDPOINT(kv_serve_loras);             /* lora.c */
+KV_ENDPOINT(kv_serve_set_loras);         /* lora.c */
+KV_ENDPOINT(kv_serve_embeddings);        /* embeddings.c: OpenAI's */
+KV_ENDPOINT(kv_serve_embedding);         /* embeddings.c: llama-server's own */
+KV_ENDPOINT(kv_serve_rerank);            /* rerank.c */
+KV_ENDPOINT(kv_serve_messages);             /* anthropic.c; goes through the gate by itself, as the next */
+KV_ENDPOINT(kv_serve_count_message_tokens); /* anthropic.c */
+KV_ENDPOINT(kv_serve_no_batches);           /* anthropic.c */
 KV_ENDPOINT(kv_serve_cache);             /* cache_admin.c */
 KV_ENDPOINT(kv_serve_erase_cache);
 KV_ENDPOINT(kv_serve_explain);           /* cache_admin.c */
 KV_ENDPOINT(kv_serve_why);               /* cache_admin.c */
+KV_ENDPOINT(kv_serve_ollama_chat);       /* ollama_chat.c */
+KV_ENDPOINT(kv_serve_ollama_generate);   /* ollama_chat.c */
+KV_ENDPOINT(kv_serve_ollama_tags);       /* ollama_models.c */
+KV_ENDPOINT(kv_serve_ollama_show);       /* ollama_models.c */
+KV_ENDPOINT(kv_serve_ollama_ps);         /* ollama_models.c */
+KV_ENDPOINT(kv_serve_ollama_version);    /* ollama_models.c */
+KV_ENDPOINT(kv_serve_ollama_pull);       /* ollama_models.c */
+KV_ENDPOINT(kv_serve_ollama_refused);    /* ollama_models.c: push, create, copy, delete */
 
 #endif

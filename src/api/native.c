@@ -3,6 +3,8 @@
  * Whole: one object, for several prompts or choices an array of them. As a stream: one object a token with "stop":
  * false, then the whole one with an empty content; no [DONE].
  */
+#include "api/native.h"
+
 #include <string.h>
 
 #include "api/account.h"
@@ -105,7 +107,7 @@ static json_t *body(kv_job *j) {
     return list;
 }
 
-static const kv_dialect native = {
+const kv_dialect kv_native_dialect = {
     .id_prefix = "cmpl-",
     .progress = on_progress,
     .token = on_token,
@@ -115,5 +117,5 @@ static const kv_dialect native = {
 };
 
 kv_status kv_serve_native(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    return kv_job_serve_prompt(app, req, res, KV_API_NATIVE, &native, err);
+    return kv_job_serve_prompt(app, req, res, KV_API_NATIVE, &kv_native_dialect, err);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/lora.h"
 #include "api/params_fields.h"
 
 #define ALL    (KV_API_NATIVE | KV_API_COMPLETIONS | KV_API_CHAT)
@@ -94,7 +95,7 @@ static const field fields[] = {
     READ(ALL, kv_field_cache_salt, "cache_salt"),
     READ(ALL, kv_field_kvasir, "kvasir"), /* after cache_prompt, which it may turn off */
     /* llama-server's and OpenAI's features that are not there */
-    READ(ALL, kv_field_unsupported, "lora"),
+    READ(ALL, kv_field_lora, "lora"),
     READ(ALL, kv_field_unsupported, "grammar_lazy"),
     READ(KV_API_COMPLETIONS, kv_field_unsupported, "suffix"),
     READ(KV_API_COMPLETIONS, kv_field_best_of, "best_of"),

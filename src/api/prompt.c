@@ -65,23 +65,29 @@ static bool is_batch(const json_t *prompt) {
     return true;
 }
 
-kv_status kv_prompts_parse(kv_prompts *out, const kv_model *model, const json_t *prompt, kv_error *err) {
+kv_status kv_prompts_parse_field(kv_prompts *out, const kv_model *model, const json_t *value, const char *field,
+                                 size_t n_max, kv_error *err) {
     *out = (kv_prompts){0};
-    if (!prompt || json_is_null(prompt)) return kv_fail_field(err, "prompt", "'prompt' is required");
-    bool batch = is_batch(prompt);
-    size_t n = batch ? json_array_size(prompt) : 1;
-    if (n == 0) return kv_fail_field(err, "prompt", "'prompt' must not be empty");
-    if (n > KV_PROMPTS_MAX)
-        return kv_fail_field(err, "prompt", "'prompt' must not hold more than %d prompts", KV_PROMPTS_MAX);
+    if (!value || json_is_null(value)) return kv_fail_field(err, field, "'%s' is required", field);
+    bool batch = is_batch(value);
+    size_t n = batch ? json_array_size(value) : 1;
+    if (n == 0) return kv_fail_field(err, field, "'%s' must not be empty", field);
+    if (n > n_max)
+        return kv_fail_field(err, field, "'%s' holds %zu prompts and must not hold more than %zu", field, n, n_max);
     out->list = kv_alloc(n * sizeof *out->list);
     kv_status st = KV_OK;
     for (size_t i = 0; st == KV_OK && i < n; i++) {
-        char path[32] = "prompt";
-        if (batch) snprintf(path, sizeof path, "prompt[%zu]", i);
-        st = add_prompt(out, model, batch ? json_array_get(prompt, i) : prompt, path, err);
+        char path[64];
+        if (batch) snprintf(path, sizeof path, "%.32s[%zu]", field, i);
+        else snprintf(path, sizeof path, "%.32s", field);
+        st = add_prompt(out, model, batch ? json_array_get(value, i) : value, path, err);
     }
     if (st != KV_OK) kv_prompts_free(out);
     return st;
+}
+
+kv_status kv_prompts_parse(kv_prompts *out, const kv_model *model, const json_t *prompt, kv_error *err) {
+    return kv_prompts_parse_field(out, model, prompt, "prompt", KV_PROMPTS_MAX, err);
 }
 
 kv_status kv_prompts_from_text(kv_prompts *out, const kv_model *model, const char *text, size_t n, kv_error *err) {

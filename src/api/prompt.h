@@ -25,6 +25,9 @@ typedef struct kv_prompts {
 
 /* `prompt` NULL: KV_INVALID "is required". Errors name the element: "prompt[2][0]". */
 kv_status kv_prompts_parse(kv_prompts *out, const kv_model *model, const json_t *prompt, kv_error *err);
+/* The same of another field, at most n_max prompts. */
+kv_status kv_prompts_parse_field(kv_prompts *out, const kv_model *model, const json_t *value, const char *field,
+                                 size_t n_max, kv_error *err);
 /* One prompt from rendered text. */
 kv_status kv_prompts_from_text(kv_prompts *out, const kv_model *model, const char *text, size_t n, kv_error *err);
 void kv_prompts_free(kv_prompts *p);

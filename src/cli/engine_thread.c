@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/asleep.h"
+#include "api/embed.h"
 #include "api/gate.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -75,10 +77,26 @@ static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     return KV_OK;
 }
 
+/* Before the cache, which takes of what memory is left. */
+static kv_status open_embedder(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
+    kv_status st = kv_embed_open(&t->app->embed, l->model, &l->params, t->opt, l->plan.n_ctx_served, err);
+    if (st != KV_OK || !t->app->embed) return st;
+    uint64_t bytes = kv_embed_get_info(t->app->embed)->bytes;
+    l->plan.bytes_left -= bytes < l->plan.bytes_left ? bytes : l->plan.bytes_left;
+    return KV_OK;
+}
+
+/* Before the model goes. */
+static void close_embedder(kv_app *app) {
+    kv_embed_free(app->embed);
+    app->embed = NULL;
+}
+
 static kv_status load(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_status st = kv_load_plan(l, t->opt, on_progress, t, err);
     if (st == KV_OK && atomic_load(&t->cancel)) st = kv_fail(err, KV_CANCELLED, "stopped while loading");
     if (st == KV_OK) st = kv_load_engine(l, t->opt, err);
+    if (st == KV_OK) st = open_embedder(t, l, err);
     if (st == KV_OK) st = kv_load_cache(l, t->opt, err);
     if (st == KV_OK) st = put_up(t, l, err);
     if (st != KV_OK) return st;
@@ -112,6 +130,7 @@ static void fall_asleep(kv_engine_thread *t, kv_loaded *l) {
     kv_sched_free(app->sched);
     app->sched = NULL;
     app->model = NULL;
+    close_embedder(app);
     kv_load_unload(l);
     if (l->cache) {
         while (!kv_cache_settle(l->cache, SETTLE_SLICE_US) && !kv_gate_wanted(app->gate)) continue;
@@ -120,9 +139,12 @@ static void fall_asleep(kv_engine_thread *t, kv_loaded *l) {
         kv_asleep_note_cache(app->asleep, &cache);
     }
     kv_machine_give_back_memory();
-    KV_INFO("asleep after %g s without requests: the model is unloaded, %.0f MiB of memory in use instead of %.0f, "
-            "%.0f MiB of them conversations",
-            t->opt->sleep_idle_seconds, mib(kv_machine_rss()), mib(before), mib(cache.ram_bytes));
+    char reason[64] = "as a request asked";
+    if (!kv_gate_was_asked(app->gate))
+        snprintf(reason, sizeof reason, "after %g s without requests", t->opt->sleep_idle_seconds);
+    KV_INFO(
+        "asleep %s: the model is unloaded, %.0f MiB of memory in use instead of %.0f, %.0f MiB of them conversations",
+        reason, mib(kv_machine_rss()), mib(before), mib(cache.ram_bytes));
 }
 
 /* For those who wait. */
@@ -136,8 +158,11 @@ static void tell_failure(kv_engine_thread *t, const kv_error *err) {
 static kv_status wake_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_status st = kv_load_again(l, t->opt, on_progress, t, err);
     if (st != KV_OK) return st;
-    st = put_up(t, l, err);
-    if (st != KV_OK) kv_load_unload(l);
+    st = open_embedder(t, l, err);
+    if (st == KV_OK) st = put_up(t, l, err);
+    if (st == KV_OK) return KV_OK;
+    close_embedder(t->app);
+    kv_load_unload(l);
     return st;
 }
 
@@ -223,6 +248,7 @@ static void *engine_main(void *ctx) {
     kv_load_flush_cache(&l, t->flush_seconds);
     app->cache = NULL;
     app->model = NULL;
+    close_embedder(app);
     kv_loaded_free(&l);
     return NULL;
 }

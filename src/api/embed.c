@@ -1,0 +1,140 @@
+#include "api/embed.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+struct kv_embed {
+    pthread_mutex_t mutex; /* held while the embedder computes; a leaf */
+    kv_embedder *embedder; /* owned */
+};
+
+/* llama-server's --ubatch-size where none is given: the longest text that it takes, too. */
+#define DEFAULT_BATCH 512
+/* Short texts that share a call. */
+#define TEXTS_A_CALL 16
+/* With last-token pooling, without -c: cells are cheap, but for whole contexts they would be as many as the engine's. */
+#define LONG_TEXT 8192
+
+kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params *params, const kv_options *opt,
+                        int32_t n_ctx_served, kv_error *err) {
+    *out = NULL;
+    if (!opt->embeddings && !opt->reranking) return KV_OK;
+    int32_t long_text = opt->n_ctx > 0 || n_ctx_served < LONG_TEXT ? n_ctx_served : LONG_TEXT;
+    kv_embedder_params p = {
+        .engine = *params,
+        .pooling = opt->reranking ? KV_POOLING_RANK : KV_POOLING_MODEL,
+        .n_batch = opt->n_ubatch > 0 ? (int32_t)opt->n_ubatch : DEFAULT_BATCH,
+        .n_ctx = long_text,
+        .n_texts = TEXTS_A_CALL,
+    };
+    if (opt->pooling) kv_pooling_from_name(&p.pooling, opt->pooling);
+    if (p.pooling != KV_POOLING_LAST && p.pooling != KV_POOLING_MODEL) p.n_ctx = 0;
+    kv_embedder *embedder;
+    kv_status st = kv_embedder_new(&embedder, model, &p, err);
+    if (st != KV_OK) return st;
+    kv_embed *e = kv_alloc(sizeof *e);
+    pthread_mutex_init(&e->mutex, NULL);
+    e->embedder = embedder;
+    const kv_embedder_info *info = &embedder->info;
+    KV_INFO("embeddings: pooling %s, %d numbers, texts of at most %d tokens, %.0f MiB", kv_pooling_name(info->pooling),
+            (int)info->width, (int)info->n_text_max, (double)info->bytes / (1 << 20));
+    *out = e;
+    return KV_OK;
+}
+
+void kv_embed_free(kv_embed *e) {
+    if (!e) return;
+    kv_embedder_free(e->embedder);
+    pthread_mutex_destroy(&e->mutex);
+    free(e);
+}
+
+const kv_embedder_info *kv_embed_get_info(const kv_embed *e) {
+    return kv_embedder_get_info(e->embedder);
+}
+
+/* ── running ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+size_t kv_embed_room(const kv_embed *e, const kv_tokens *texts, int n) {
+    const kv_embedder_info *info = &e->embedder->info;
+    size_t rows = (size_t)n;
+    if (info->pooling == KV_POOLING_NONE) {
+        rows = 0;
+        for (int i = 0; i < n; i++) rows += texts[i].len;
+    }
+    return rows * (size_t)info->width;
+}
+
+static kv_status check_lengths(const kv_embed *e, const kv_tokens *texts, int n, const char *field, kv_error *err) {
+    const kv_embedder_info *info = &e->embedder->info;
+    char path[96];
+    for (int i = 0; i < n; i++) {
+        if (n > 1) snprintf(path, sizeof path, "%.60s[%d]", field, i);
+        else snprintf(path, sizeof path, "%.60s", field);
+        if (texts[i].len == 0)
+            return kv_fail_field(err, path, "Input content cannot be empty: '%s' has no tokens", path);
+        if (texts[i].len <= (size_t)info->n_text_max) continue;
+        kv_fail_field(err, path,
+                      "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten it, or "
+                      "start the server with a larger %s",
+                      path, texts[i].len, (int)info->n_text_max, info->n_text_max > info->n_batch ? "-c" : "-ub");
+        if (err) {
+            err->status = KV_CONTEXT_FULL;
+            err->n_prompt_tokens = (int64_t)texts[i].len;
+            err->n_ctx = info->n_text_max;
+        }
+        return KV_CONTEXT_FULL;
+    }
+    return KV_OK;
+}
+
+/* How many of the texts go into one call, at least one. */
+static int take_some(const kv_embed *e, const kv_tokens *texts, int n) {
+    const kv_embedder_info *info = &e->embedder->info;
+    size_t total = texts[0].len;
+    int taken = 1;
+    while (taken < n && taken < info->n_texts && total + texts[taken].len <= (size_t)info->n_batch)
+        total += texts[taken++].len;
+    return taken;
+}
+
+kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n, const char *field,
+                       kv_http_request *req, kv_error *err) {
+    *rows = NULL;
+    kv_status st = check_lengths(e, texts, n, field, err);
+    if (st != KV_OK) return st;
+    float *all = kv_alloc(kv_embed_room(e, texts, n) * sizeof *all + 1), *at = all;
+    for (int i = 0; st == KV_OK && i < n;) {
+        int some = take_some(e, texts + i, n - i);
+        pthread_mutex_lock(&e->mutex);
+        st = kv_embedder_run(at, e->embedder, texts + i, some, err);
+        pthread_mutex_unlock(&e->mutex);
+        at += kv_embed_room(e, texts + i, some);
+        i += some;
+        if (st == KV_OK && req && i < n && kv_http_wait(req, NULL, 0) == KV_WAIT_HUNG_UP)
+            st = kv_fail(err, KV_CANCELLED, "the client hung up");
+    }
+    if (st == KV_OK) *rows = all;
+    else free(all);
+    return st;
+}
+
+void kv_embed_normalise(float *row, size_t n, int how) {
+    double sum = 0;
+    if (how < 0) return;
+    for (size_t i = 0; i < n; i++) {
+        double size = fabs((double)row[i]);
+        if (how == 0) sum = size > sum ? size : sum;
+        else sum += how == 1 ? size : how == 2 ? size * size : pow(size, how);
+    }
+    if (how == 0) sum /= 32760; /* fits 16 bits */
+    else if (how == 2) sum = sqrt(sum);
+    else if (how > 2) sum = pow(sum, 1.0 / how);
+    double factor = sum > 0 ? 1 / sum : 0;
+    for (size_t i = 0; i < n; i++) row[i] = (float)(row[i] * factor);
+}
