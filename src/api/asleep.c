@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "api/endpoints.h"
+#include "api/ollama.h"
 
 struct kv_asleep {
     pthread_mutex_t mutex;
@@ -32,6 +33,7 @@ void kv_asleep_note(kv_asleep *a, const kv_app *app) {
     kv_props_write(&page[KV_ASLEEP_PROPS], app, true, NULL);
     kv_models_write(&page[KV_ASLEEP_MODELS], app);
     kv_slots_write(&page[KV_ASLEEP_SLOTS], NULL, app, true);
+    kv_ollama_facts_write(&page[KV_ASLEEP_OLLAMA], app);
     kv_metrics_collect(&in, &cache, app);
     /* what goes with model and context */
     in.asleep = true;

@@ -13,7 +13,13 @@
 typedef struct kv_asleep kv_asleep;
 struct kv_app;
 
-typedef enum kv_asleep_page { KV_ASLEEP_PROPS, KV_ASLEEP_MODELS, KV_ASLEEP_SLOTS, KV_ASLEEP_PAGES } kv_asleep_page;
+typedef enum kv_asleep_page {
+    KV_ASLEEP_PROPS,
+    KV_ASLEEP_MODELS,
+    KV_ASLEEP_SLOTS,
+    KV_ASLEEP_OLLAMA,
+    KV_ASLEEP_PAGES
+} kv_asleep_page;
 
 kv_asleep *kv_asleep_new(void);
 void kv_asleep_free(kv_asleep *a);

@@ -14,6 +14,8 @@ struct kv_gate {
     pthread_mutex_t mutex;  /* guards all that follows; a leaf */
     pthread_cond_t changed; /* somebody waits, the last one looked away, or the server ends */
     bool open, stopping;
+    bool asked;      /* to close as soon as nobody is inside */
+    kv_wake *tender; /* borrowed; NULL = none */
     int n_inside, n_looking;
     int64_t used_us;           /* when the last one left, or the gate was opened */
     kv_ticket *first_in, *end; /* those that wait, in the order they came */
@@ -58,6 +60,7 @@ static void take_out(kv_gate *g, kv_ticket *t) {
 static void let_in(kv_gate *g, kv_ticket *t) {
     t->inside = true;
     g->n_inside++;
+    g->asked = false; /* it is used again */
 }
 
 static void refuse_all(kv_gate *g, const kv_error *err) {
@@ -67,6 +70,10 @@ static void refuse_all(kv_gate *g, const kv_error *err) {
         t->error = *err;
         kv_wake_set(&t->wake);
     }
+}
+
+static void wake_tender(kv_gate *g) {
+    if (g->asked && g->open && !g->n_inside && g->tender) kv_wake_set(g->tender);
 }
 
 static kv_status ends(kv_error *err) {
@@ -124,10 +131,19 @@ void kv_gate_leave(kv_gate *g, kv_ticket *t) {
         t->inside = false;
         g->n_inside--;
         g->used_us = kv_now_us(kv_clock_real());
+        wake_tender(g);
     }
     pthread_mutex_unlock(&g->mutex);
     if (t->has_wake) kv_wake_free(&t->wake); /* out of the list, nobody sets it any more */
     t->has_wake = false;
+}
+
+void kv_gate_ask_to_close(kv_gate *g) {
+    if (!g) return;
+    pthread_mutex_lock(&g->mutex);
+    if (g->open) g->asked = true;
+    wake_tender(g);
+    pthread_mutex_unlock(&g->mutex);
 }
 
 bool kv_gate_look(kv_gate *g) {
@@ -148,8 +164,15 @@ void kv_gate_look_away(kv_gate *g) {
 
 /* ── main thread, engine's thread ──────────────────────────────────────────────────────────────────────────────── */
 
+void kv_gate_set_tender(kv_gate *g, kv_wake *w) {
+    pthread_mutex_lock(&g->mutex);
+    g->tender = w;
+    pthread_mutex_unlock(&g->mutex);
+}
+
 static int64_t idle_left(const kv_gate *g, int64_t idle_us) {
     if (!g->open || g->n_inside) return idle_us > 0 ? idle_us : 1;
+    if (g->asked) return 0;
     int64_t left = g->used_us + idle_us - kv_now_us(kv_clock_real());
     return left > 0 ? left : 0;
 }
@@ -183,6 +206,7 @@ void kv_gate_stop(kv_gate *g) {
 void kv_gate_open(kv_gate *g) {
     pthread_mutex_lock(&g->mutex);
     g->open = true;
+    g->asked = false;
     g->used_us = kv_now_us(kv_clock_real());
     while (g->first_in) {
         kv_ticket *t = g->first_in;
@@ -197,6 +221,13 @@ void kv_gate_fail(kv_gate *g, const kv_error *err) {
     pthread_mutex_lock(&g->mutex);
     refuse_all(g, err);
     pthread_mutex_unlock(&g->mutex);
+}
+
+bool kv_gate_was_asked(kv_gate *g) {
+    pthread_mutex_lock(&g->mutex);
+    bool asked = g->asked;
+    pthread_mutex_unlock(&g->mutex);
+    return asked;
 }
 
 bool kv_gate_wanted(kv_gate *g) {

@@ -41,6 +41,9 @@ typedef enum kv_entry { KV_ENTRY_INSIDE, KV_ENTRY_WAIT, KV_ENTRY_REFUSED } kv_en
  * begins. */
 kv_entry kv_gate_enter(kv_gate *g, kv_ticket *t, kv_error *err);
 void kv_gate_leave(kv_gate *g, kv_ticket *t); /* in whatever state it is */
+/* The model may be unloaded as soon as nobody is inside, unless somebody else comes in before: the tender is waked
+ * then. From inside or outside; an idle time must be in use. */
+void kv_gate_ask_to_close(kv_gate *g);
 
 /* True: the model is there until kv_gate_look_away. False: it is asleep; nothing is to be given back. */
 bool kv_gate_look(kv_gate *g);
@@ -52,6 +55,8 @@ kv_status kv_gate_serve(kv_http_handler handler, bool streams, struct kv_app *ap
 
 /* ── main thread ───────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* Who closes it, to be waked when that was asked for. Before anybody enters; `w` outlives their last leaving. */
+void kv_gate_set_tender(kv_gate *g, kv_wake *w);
 /* Microseconds until nobody was inside for idle_us; ≥ 1 while somebody is, or before the gate was opened anew. */
 int64_t kv_gate_idle_left(kv_gate *g, int64_t idle_us);
 /* Closes if that is 0; then waits for those who look. False: somebody came. */
@@ -63,7 +68,8 @@ void kv_gate_stop(kv_gate *g);
 
 void kv_gate_open(kv_gate *g);
 void kv_gate_fail(kv_gate *g, const kv_error *err);
-bool kv_gate_wanted(kv_gate *g); /* somebody waits, or the server ends */
+bool kv_gate_was_asked(kv_gate *g); /* it is closed because somebody asked for it */
+bool kv_gate_wanted(kv_gate *g);    /* somebody waits, or the server ends */
 /* Until somebody waits. False: the server ends. */
 bool kv_gate_wait(kv_gate *g);
 

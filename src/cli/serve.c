@@ -205,6 +205,7 @@ int kv_serve(const kv_options *opt) {
     fill_names(&s);
     s.app.ledger = kv_ledger_new();
     s.app.gate = kv_gate_new();
+    kv_gate_set_tender(s.app.gate, &s.wake);
     s.app.asleep = kv_asleep_new();
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
