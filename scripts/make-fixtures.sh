@@ -4,7 +4,8 @@
 # usage: scripts/make-fixtures.sh [--mkmodel PROGRAM]
 #        scripts/make-fixtures.sh --shapes [--mkmodel PROGRAM] [--donor MODEL.gguf] [--template FILE.jinja] [NAME…]
 #   without --shapes   a tiny random model of every family: build/models/tiny/<family>.gguf, and a LoRA adapter for
-#                      the tiny llama: build/models/tiny/lora/llama.gguf (85 MB in all, a second)
+#                      the tiny llama: build/models/tiny/lora/llama.gguf, and a model that scores documents:
+#                      build/models/tiny/rerank/qwen3.gguf (90 MB in all, a second)
 #   --shapes           random weights of a real model's shape: build/models/shape/<name>.gguf (0.4 to 1.2 GB each),
 #                      around the tokenizer and template of SmolLM2 or of --donor; with names, only these
 #   --mkmodel          take this program instead of building the target mkmodel in build/
@@ -76,11 +77,12 @@ for name in "${names[@]}"; do
   echo "$key" > "$stamps/$name"
 done
 if [ $kind = tiny ]; then
-  all+=(lora/llama)
-  mkdir -p $dir/lora
+  all+=(lora/llama rerank/qwen3)
+  mkdir -p $dir/lora $dir/rerank
   "$mkmodel" lora $dir/lora/llama.gguf > /dev/null
-  echo "$key" > "$stamps/lora-llama"
-  echo "make-fixtures: $((${#all[@]} - 1)) tiny models and an adapter in $dir"
+  "$mkmodel" rerank $dir/rerank/qwen3.gguf > /dev/null
+  echo "$key" | tee "$stamps/lora-llama" > "$stamps/rerank-qwen3"
+  echo "make-fixtures: $((${#all[@]} - 2)) tiny models, an adapter and a reranker in $dir"
 fi
 printf '%s\n' "$key" "${all[@]}" > "$list"
 # What an older mkmodel made under another name.

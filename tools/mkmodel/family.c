@@ -176,6 +176,25 @@ static void build_llama(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
     }
 }
 
+/* As Qwen3-Reranker is converted: a head of two outputs on the last token, whose softmax gives the score. */
+static void build_rerank(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
+    const char *labels[] = {"yes", "no"};
+    const uint32_t POOLING_RANK = 4; /* llama_pooling_type */
+    common_keys(o, s, n_vocab);
+    kv_head_keys(o, s);
+    mk_set_u32(o, ".pooling_type", POOLING_RANK);
+    gguf_set_arr_str(mk_out_gguf(o), "qwen3.classifier.output_labels", labels, 2);
+    mk_set_str(o, "tokenizer.chat_template.rerank", "<|im_start|>{query}\n{document}<|im_end|>");
+    ends(o, s, n_vocab, "output_norm.weight");
+    matrix(o, -1, "cls.output.weight", s->n_embd, 2);
+    for (int il = 0; il < (int)s->n_layer; il++) {
+        norm(o, il, "attn_norm.weight", s->n_embd);
+        attention(o, s, il, 1, true);
+        norm(o, il, "ffn_norm.weight", s->n_embd);
+        feed_forward(o, s, il);
+    }
+}
+
 /* Five layers with a window, then a global one. The norms behind each half bring even a faint result to full strength,
  * rounding noise included, so they are scaled down. */
 static void build_gemma3(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
@@ -659,6 +678,9 @@ const mk_shape mk_tiny[] = {
      .ssm = {4, 512, 32, 8, 2}, .embd_rms = 0.5f},
     {0},
 };
+
+const mk_shape mk_rerank = {.name = "rerank", .arch = "qwen3", .build = build_rerank, .n_embd = 256, .n_layer = 2,
+                            .n_ff = 384, .n_head = 4, .n_head_kv = 2, .head_dim = 64, .embd_rms = 0.5f};
 
 /* As the models of these names: Liquid LFM2-350M, Qwen3.5-0.8B, Llama-3.2-1B. qwen35-tiny is nobody's: small enough
  * for a unit test, which is how the way through a donor is tested. */

@@ -25,6 +25,7 @@ typedef struct mk_shape {
 
 extern const mk_shape mk_tiny[]; /* for tests: byte tokenizer, F32; ends with a NULL name */
 extern const mk_shape mk_real[]; /* of a real model's shape: a donor's tokenizer, Q8_0; ends with a NULL name */
+extern const mk_shape mk_rerank; /* a tiny model that scores documents */
 const mk_shape *mk_shape_find(const mk_shape *list, const char *name); /* NULL when there is none */
 
 /* A LoRA adapter for the tiny llama: rank 4 on every attention matrix. */

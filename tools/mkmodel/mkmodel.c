@@ -2,6 +2,7 @@
  *
  *   mkmodel tiny FAMILY OUT.gguf                 one of every architecture's memory, a few MB, F32, byte tokenizer
  *   mkmodel lora OUT.gguf                        an adapter for the tiny llama
+ *   mkmodel rerank OUT.gguf                      a tiny model that scores documents
  *   mkmodel shape SHAPE DONOR.gguf OUT.gguf      a real model's shape in Q8_0 around the donor's tokenizer and template
  *   mkmodel list tiny|shape                      the names
  *
@@ -18,6 +19,7 @@
 
 static const char usage[] = "usage: mkmodel [--seed N] [--template FILE.jinja] tiny FAMILY OUT.gguf\n"
                             "       mkmodel [--seed N] lora OUT.gguf\n"
+                            "       mkmodel [--seed N] rerank OUT.gguf\n"
                             "       mkmodel [--seed N] [--template FILE.jinja] shape SHAPE DONOR.gguf OUT.gguf\n"
                             "       mkmodel list tiny|shape\n";
 
@@ -38,10 +40,14 @@ static void list(const mk_shape *shapes) {
     for (const mk_shape *s = shapes; s->name; s++) puts(s->name);
 }
 
-static void make_model(const mk_shape *list, const char *name, const char *donor, const char *path, uint64_t seed,
-                       const char *template_path) {
+static const mk_shape *find(const mk_shape *list, const char *name) {
     const mk_shape *shape = mk_shape_find(list, name);
     if (!shape) mk_die("no shape is called %s; see mkmodel list", name);
+    return shape;
+}
+
+static void make_model(const mk_shape *shape, const char *donor, const char *path, uint64_t seed,
+                       const char *template_path) {
     char *chat_template = template_path ? read_text(template_path) : NULL;
     char title[64];
     mk_out *out = mk_out_new(shape->arch, shape->name, seed, donor ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
@@ -84,11 +90,13 @@ int main(int argc, char **argv) {
     char **arg = argv + optind;
     int n = argc - optind;
     if (n == 3 && strcmp(arg[0], "tiny") == 0) {
-        make_model(mk_tiny, arg[1], NULL, arg[2], seed, template_path);
+        make_model(find(mk_tiny, arg[1]), NULL, arg[2], seed, template_path);
     } else if (n == 4 && strcmp(arg[0], "shape") == 0) {
-        make_model(mk_real, arg[1], arg[2], arg[3], seed, template_path);
+        make_model(find(mk_real, arg[1]), arg[2], arg[3], seed, template_path);
     } else if (n == 2 && strcmp(arg[0], "lora") == 0) {
         make_lora(arg[1], seed);
+    } else if (n == 2 && strcmp(arg[0], "rerank") == 0) {
+        make_model(&mk_rerank, NULL, arg[1], seed, template_path);
     } else if (n == 2 && strcmp(arg[0], "list") == 0 && strcmp(arg[1], "tiny") == 0) {
         list(mk_tiny);
     } else if (n == 2 && strcmp(arg[0], "list") == 0 && strcmp(arg[1], "shape") == 0) {
