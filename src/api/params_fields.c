@@ -1,5 +1,6 @@
 #include "api/params_fields.h"
 #include "api/scope.h"
+#include "chat/schema.h"
 
 #include <ctype.h>
 #include <float.h>
@@ -420,7 +421,8 @@ kv_status kv_fields_chat_logprobs(kv_params *p, const json_t *body, kv_error *er
 }
 
 /* *schema is a reference of the caller's; it is replaced when the format says more. *field names where it came from. */
-static kv_status read_response_format(json_t **schema, const char **field, const json_t *body, kv_error *err) {
+static kv_status read_response_format(json_t **schema, const char **field, bool *strict, const json_t *body,
+                                      kv_error *err) {
     json_t *format = kv_json_get(body, "response_format");
     if (!format) return KV_OK;
     if (!json_is_object(format)) return kv_fail_field(err, "response_format", "'response_format' must be an object");
@@ -433,6 +435,11 @@ static kv_status read_response_format(json_t **schema, const char **field, const
     json_t *inside = any ? NULL : kv_json_get(format, "json_schema");
     if (inside && !json_is_object(inside))
         return kv_fail_field(err, "response_format.json_schema", "'response_format.json_schema' must be an object");
+    const json_t *loose = kv_json_get(inside, "strict");
+    if (loose && !json_is_boolean(loose))
+        return kv_fail_field(err, "response_format.json_schema.strict",
+                             "'response_format.json_schema.strict' must be a boolean");
+    *strict = !json_is_false(loose);
     const char *path = inside ? "response_format.json_schema.schema" : "response_format.schema";
     json_t *found = kv_json_get(inside ? inside : format, "schema"); /* some write it beside the type */
     if (found && !json_is_object(found)) return kv_fail_field(err, path, "'%s' must be an object", path);
@@ -456,11 +463,15 @@ static void use_grammar(kv_params *p, const char *text, kv_grammar_type type) {
     p->sampling.grammar_type = type;
 }
 
-static kv_status use_schema(kv_params *p, const json_t *schema, const char *field, kv_error *err) {
-    p->json_schema = schema_text(schema);
+static kv_status use_schema(kv_params *p, const json_t *schema, const char *field, bool strict, kv_error *err) {
+    json_t *tidy;
+    kv_status st = kv_chat_schema(&tidy, schema, field, strict, err);
+    if (st != KV_OK) return st;
+    p->json_schema = schema_text(tidy);
+    json_decref(tidy);
     if (p->api == KV_API_CHAT) return KV_OK;
     kv_buf gbnf = {0};
-    kv_status st = kv_schema_to_grammar(&gbnf, p->json_schema, err);
+    st = kv_schema_to_grammar(&gbnf, p->json_schema, err);
     if (st == KV_OK) use_grammar(p, kv_buf_str(&gbnf), KV_GRAMMAR_SCHEMA);
     else if (err) snprintf(err->field, sizeof err->field, "%s", field);
     kv_buf_free(&gbnf);
@@ -472,10 +483,11 @@ static kv_status use_schema(kv_params *p, const json_t *schema, const char *fiel
 kv_status kv_fields_format(kv_params *p, const json_t *body, const kv_app *app, kv_error *err) {
     json_t *schema = json_incref(kv_json_get(body, "json_schema"));
     const char *field = "json_schema", *grammar = NULL, *fallback = app->sampling_defaults.grammar;
+    bool strict = true; /* nobody says that less would do */
     kv_status st = KV_OK;
     if (schema && !json_is_object(schema)) st = kv_fail_field(err, field, "'%s' must be an object", field);
     if (st == KV_OK) st = kv_json_str(&grammar, body, "grammar", err);
-    if (st == KV_OK && p->api != KV_API_NATIVE) st = read_response_format(&schema, &field, body, err);
+    if (st == KV_OK && p->api != KV_API_NATIVE) st = read_response_format(&schema, &field, &strict, body, err);
     if (st != KV_OK) goto done;
     if (grammar && *grammar == '\0') grammar = NULL;
     if (schema && grammar) {
@@ -484,7 +496,7 @@ kv_status kv_fields_format(kv_params *p, const json_t *body, const kv_app *app, 
     }
     p->sampling.grammar = NULL;
     p->sampling.grammar_type = KV_GRAMMAR_NONE;
-    if (schema) st = use_schema(p, schema, field, err);
+    if (schema) st = use_schema(p, schema, field, strict, err);
     else if (grammar) use_grammar(p, grammar, KV_GRAMMAR_USER);
     else if (fallback && *fallback) use_grammar(p, fallback, app->sampling_defaults.grammar_type);
 done:

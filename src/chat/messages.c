@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "chat/schema.h"
+
 /* Where we are in the request, for errors: "messages[3].content[1]". Long paths are cut, never overrun. */
 typedef struct place {
     char path[96];
@@ -251,9 +253,28 @@ kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_ima
 
 /* ── tools ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* *out: a new value. Without "strict" the grammar follows what it can of them, and the template shows all; "strict": true
+ * asks for a promise, and gets it or an error. */
+static kv_status check_parameters(json_t **out, const json_t *function, const place *at, kv_error *err) {
+    *out = NULL;
+    bool strict = false;
+    json_t *parameters = kv_json_get(function, "parameters"), *flag = kv_json_get(function, "strict");
+    place p = at_member(at, "parameters");
+    if (flag && !json_is_boolean(flag)) {
+        p = at_member(at, "strict");
+        return kv_fail_field(err, p.path, "'%s' must be a boolean", p.path);
+    }
+    strict = json_is_true(flag);
+    if (parameters && !json_is_object(parameters))
+        return kv_fail_field(err, p.path, "'%s' must be a JSON schema object", p.path);
+    if (strict && json_object_size(parameters) > 0) return kv_chat_schema(out, parameters, p.path, true, err);
+    *out = parameters ? json_incref(parameters) : json_object();
+    return KV_OK;
+}
+
 static kv_status check_tool(json_t *out, const json_t *tool, const place *at, kv_error *err) {
     if (!json_is_object(tool)) return kv_fail_field(err, at->path, "'%s' must be an object", at->path);
-    json_t *type, *function, *name, *description;
+    json_t *type, *function, *name, *description, *parameters;
     kv_status st = need_text(&type, tool, "type", at, err);
     if (st == KV_OK) st = check_type_function(tool, at, err);
     if (st == KV_OK) st = get_function(&function, tool, at, err);
@@ -266,14 +287,10 @@ static kv_status check_tool(json_t *out, const json_t *tool, const place *at, kv
         place p = at_member(&inside, "name");
         return kv_fail_field(err, p.path, "'%s' must not be empty", p.path);
     }
-    json_t *parameters = kv_json_get(function, "parameters");
-    if (parameters && !json_is_object(parameters)) {
-        place p = at_member(&inside, "parameters");
-        return kv_fail_field(err, p.path, "'%s' must be a JSON schema object", p.path);
-    }
+    st = check_parameters(&parameters, function, &inside, err);
+    if (st != KV_OK) return st;
     json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:o}}", "type", "function", "function", "name", name,
-                                         "description", description, "parameters",
-                                         parameters ? json_incref(parameters) : json_object()));
+                                         "description", description, "parameters", parameters));
     return KV_OK;
 }
 
