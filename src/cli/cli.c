@@ -8,7 +8,9 @@
 #include "cli/ask.h"
 #include "cli/cache_command.h"
 #include "cli/doctor.h"
+#include "cli/find_model.h"
 #include "cli/manual.h"
+#include "hub/hub.h"
 
 static int print(kv_buf *text) {
     fputs(kv_buf_str(text), stdout);
@@ -78,7 +80,7 @@ static void log_lines(char *text) {
     }
 }
 
-static int serve(const kv_options *o, kv_buf *warnings) {
+static int serve(kv_options *o, kv_buf *warnings) {
     kv_error err = {0};
     if (kv_options_check(o, &err) != KV_OK) return fail_usage(err.message);
     kv_log_config log = {
@@ -89,7 +91,9 @@ static int serve(const kv_options *o, kv_buf *warnings) {
     }
     log_lines(warnings->data);
     if (!o->jinja) KV_WARN("--no-jinja is ignored: templates are always rendered with Jinja");
-    int status = o->check ? kv_serve_check(o) : kv_serve(o);
+    int status = KV_EXIT_FAILURE;
+    if (kv_find_model(o, false, &err) != KV_OK) KV_ERROR("there is no model to serve: %s", err.message);
+    else status = o->check ? kv_serve_check(o) : kv_serve(o);
     kv_log_close();
     return status;
 }
@@ -104,7 +108,11 @@ static int run_serve(int argc, char **argv, char *const *env) {
     if (st != KV_OK) status = fail_usage(err.message);
     else if (o.help) status = print_help(NULL);
     else if (o.version) status = print_version();
-    else if (o.print_config) {
+    else if (o.completion) status = print_completion("bash");
+    else if (o.cache_list) {
+        kv_hub_list(&out);
+        status = print(&out);
+    } else if (o.print_config) {
         fputs(kv_buf_str(&warnings), stderr);
         kv_options_print(&out, &o);
         status = print(&out);

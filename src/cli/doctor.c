@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/doctor_tool.h"
 #include "cli/load.h"
+#include "cli/find_model.h"
 #include "engine/llama_lib.h"
 #include "options/table.h"
 
@@ -278,6 +279,8 @@ static int run(kv_doctor_tool *t) {
     kv_doctor_speed(t);
     check_together(t);
     check_settings(t);
+    kv_error err = {0};
+    if (kv_find_model(&t->opt, true, &err) != KV_OK) fprintf(stderr, "kvasir doctor: %s\n", err.message);
     if (t->opt.model || t->opt.fake) check_model(t);
     if (t->json) {
         json_t *o = json_pack("{s:i, s:i, s:i, s:O}", "ok", t->n[KV_VERDICT_OK], "warn", t->n[KV_VERDICT_WARN], "bad",

@@ -44,7 +44,7 @@ static void add_name(kv_str_list *l, const char *s, size_t n) {
     if (n > 0 && l->n < KV_OPTIONS_MAX_LIST) l->item[l->n++] = kv_strndup(s, n);
 }
 
-/* Aliases, the file's name, and that without ".gguf"; responses carry the first. */
+/* Aliases, the repository as -hf named it, the file's name, and that without ".gguf"; responses carry the first. */
 static void fill_names(server *s) {
     const kv_options *opt = s->opt;
     for (const char *p = opt->alias; p && *p;) {
@@ -52,6 +52,7 @@ static void fill_names(server *s) {
         add_name(&s->names, p, n);
         p += n + (p[n] == ',');
     }
+    if (opt->hf_repo) add_name(&s->names, opt->hf_repo, strlen(opt->hf_repo));
     const char *file = opt->model ? opt->model : "fake.gguf", *slash = strrchr(file, '/');
     if (slash && slash[1]) file = slash + 1;
     size_t n = strlen(file);

@@ -55,7 +55,7 @@ static kv_status check_hosts(const kv_options *o, kv_error *err) {
 
 /* Where the model comes from: one place. */
 static kv_status check_model_source(const kv_options *o, kv_error *err) {
-    if (o->hf_repo && o->model)
+    if (o->hf_repo && o->model && o->model[0])
         return kv_fail_field(err, "--hf-repo",
                              "--hf-repo and --model exclude each other: each names the model to serve");
     if (o->hf_repo && o->model_url)
