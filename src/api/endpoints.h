@@ -49,6 +49,8 @@ KV_ENDPOINT(kv_serve_explain);           /* cache_admin.c */
 KV_ENDPOINT(kv_serve_why);               /* cache_admin.c */
 KV_ENDPOINT(kv_serve_ollama_chat);       /* ollama_chat.c */
 KV_ENDPOINT(kv_serve_ollama_generate);   /* ollama_chat.c */
+KV_ENDPOINT(kv_serve_ollama_embed);      /* ollama_embed.c */
+KV_ENDPOINT(kv_serve_ollama_embeddings); /* ollama_embed.c: one text, older */
 KV_ENDPOINT(kv_serve_ollama_tags);       /* ollama_models.c */
 KV_ENDPOINT(kv_serve_ollama_show);       /* ollama_models.c */
 KV_ENDPOINT(kv_serve_ollama_ps);         /* ollama_models.c */

@@ -4,6 +4,7 @@
  *   ollama_messages.c  messages and tools, likewise
  *   ollama_chat.c      /api/chat and /api/generate: from body to job
  *   ollama_answer.c    the dialect: objects a line (NDJSON), or one
+ *   ollama_embed.c     /api/embed and the older /api/embeddings
  *   ollama_models.c    tags, show, ps, version, and what is refused: pull, push, create, copy, delete
  *
  * A request is translated once, into what OpenAI's API takes, and from there on is any chat. Ollama's own words are put

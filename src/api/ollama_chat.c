@@ -9,6 +9,7 @@
 
 #include "api/chat_body.h"
 #include "api/endpoints.h"
+#include "api/infill.h"
 #include "api/ollama.h"
 
 /* An answer in an earlier turn, behind which a `context` is continued: what the template writes after it is what
@@ -189,12 +190,6 @@ static kv_status generate_raw(kv_job **out, const asking *a, kv_error *err) {
     return st;
 }
 
-static kv_status add_text(kv_tokens *out, const asking *a, const json_t *text, kv_error *err) {
-    if (!text) return KV_OK;
-    return kv_model_tokenize(out, a->app->model, json_string_value(text), json_string_length(text), false, false, err);
-}
-
-/* Prefix and suffix in the model's own order of them (--spm-infill: the suffix first). */
 static kv_status generate_between(kv_job **out, const asking *a, kv_error *err) {
     static const char *const unfit[] = {"context", "images", "system"};
     const kv_model_info *m = kv_model_get_info(a->app->model);
@@ -208,15 +203,13 @@ static kv_status generate_between(kv_job **out, const asking *a, kv_error *err) 
     if (st != KV_OK) return st;
     kv_prompts *p = &(*out)->prompts;
     *p = (kv_prompts){.list = kv_alloc(sizeof *p->list), .n = 1};
-    kv_tokens *t = p->list;
-    const bool suffix_first = a->app->opt->spm_infill;
-    if (m->add_bos && m->bos >= 0) kv_tokens_add(t, m->bos);
-    for (int k = 0; st == KV_OK && k < 2; k++) {
-        bool suffix = (k == 0) == suffix_first;
-        kv_tokens_add(t, suffix ? m->fim.suf : m->fim.pre);
-        st = add_text(t, a, kv_json_get(a->body, suffix ? "suffix" : "prompt"), err);
-    }
-    kv_tokens_add(t, m->fim.mid);
+    /* As /infill puts it together; the whole context is there for prefix and suffix. */
+    const kv_infill_limits limits = {
+        .n_batch = a->app->n_ctx_served, .n_ctx = a->app->n_ctx_served, .suffix_first = a->app->opt->spm_infill};
+    json_t *sides = json_pack("{s:O*, s:O*}", "input_prefix", kv_json_get(a->body, "prompt"), "input_suffix",
+                              kv_json_get(a->body, "suffix"));
+    st = kv_infill_prompt(p->list, a->app->model, sides, &limits, err);
+    json_decref(sides);
     return st;
 }
 

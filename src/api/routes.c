@@ -80,6 +80,8 @@ static const kv_http_route routes[] = {
     OLLAMA("POST", "/api/show", kv_serve_ollama_show),
     OLLAMA("GET", "/api/ps", kv_serve_ollama_ps),
     {"GET", "/api/version", kv_serve_ollama_version, true, kv_ollama_error_body},
+    OLLAMA("POST", "/api/embed", kv_serve_ollama_embed),
+    OLLAMA("POST", "/api/embeddings", kv_serve_ollama_embeddings),
     OLLAMA("POST", "/api/pull", kv_serve_ollama_pull),
     OLLAMA("POST", "/api/push", kv_serve_ollama_refused),
     OLLAMA("POST", "/api/create", kv_serve_ollama_refused),
