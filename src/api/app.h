@@ -33,14 +33,15 @@ typedef struct kv_app {
     kv_sched *sched;
     kv_sched_stats sched_before; /* counters of the schedulers before the last sleep */
     uint64_t n_sleeps;
-    kv_cache *cache;          /* NULL = none beside the slots */
-    struct kv_gate *gate;     /* NULL = always open */
-    struct kv_asleep *asleep; /* NULL only without a gate */
-    struct kv_embed *embed;   /* embeddings and reranking (embed.h); NULL = not asked for */
-    struct kv_ledger *ledger; /* what prompts cost (ledger.h); NULL = not kept */
-    int32_t n_ctx_served;     /* the one limit */
-    char model_name[256];     /* what responses name: first alias, or the file's base name */
-    char **aliases;           /* all names that --strict-model takes, n_aliases of them */
+    kv_cache *cache;             /* NULL = none beside the slots */
+    struct kv_gate *gate;        /* NULL = always open */
+    struct kv_asleep *asleep;    /* NULL only without a gate */
+    struct kv_embed *embed;      /* embeddings and reranking (embed.h); NULL = not asked for */
+    struct kv_stored *responses; /* stored ones (state/stored.h); NULL = none are stored */
+    struct kv_ledger *ledger;    /* what prompts cost (ledger.h); NULL = not kept */
+    int32_t n_ctx_served;        /* the one limit */
+    char model_name[256];        /* what responses name: first alias, or the file's base name */
+    char **aliases;              /* all names that --strict-model takes, n_aliases of them */
     int n_aliases;
     int64_t started_at;            /* Unix time */
     kv_sampling sampling_defaults; /* from options */

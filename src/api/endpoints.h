@@ -31,6 +31,12 @@ KV_ENDPOINT(kv_serve_detokenize);        /* tokens.c */
 KV_ENDPOINT(kv_serve_apply_template);    /* openai_chat.c */
 KV_ENDPOINT(kv_serve_chat_input_tokens); /* openai_chat.c */
 KV_ENDPOINT(kv_serve_chat_completions);  /* openai_chat.c */
+KV_ENDPOINT(kv_serve_responses);         /* responses.c */
+KV_ENDPOINT(kv_serve_response_input_tokens);
+KV_ENDPOINT(kv_serve_get_response);      /* responses_stored.c */
+KV_ENDPOINT(kv_serve_delete_response);
+KV_ENDPOINT(kv_serve_cancel_response);
+KV_ENDPOINT(kv_serve_response_input_items);
 KV_ENDPOINT(kv_serve_completions);       /* openai_completions.c */
 KV_ENDPOINT(kv_serve_native);            /* native.c */
 KV_ENDPOINT(kv_serve_infill);            /* infill.c */

@@ -27,6 +27,8 @@ kv_status kv_fail_context(kv_error *err, int64_t n_prompt_tokens, int64_t n_ctx)
 static json_t *code_of(const kv_error *err) {
     if (err->status == KV_CONTEXT_FULL) return json_string("context_length_exceeded");
     if (err->status == KV_NOT_FOUND && strcmp(err->field, "model") == 0) return json_string("model_not_found");
+    if (err->status == KV_NOT_FOUND && strcmp(err->field, "previous_response_id") == 0)
+        return json_string("previous_response_not_found");
     return json_integer(kv_status_http(err->status));
 }
 

@@ -1,4 +1,4 @@
-/* state/state.h: the responses that clients may come back to, kept in one SQLite file.
+/* state/stored.h: the responses that clients may come back to, kept in one SQLite file.
  *
  *   <dir>/responses.sqlite (+ -wal, -shm)     0600, in a directory of 0700
  *
@@ -18,64 +18,64 @@
  *
  * Thread rule: any thread; one mutex inside, a leaf. Calls write files: never from the engine's thread.
  */
-#ifndef KV_STATE_STATE_H
-#define KV_STATE_STATE_H
+#ifndef KV_STORED_STATE_H
+#define KV_STORED_STATE_H
 
 #include "base/buf.h"
 #include "base/error.h"
 
-#define KV_STATE_FILE      "responses.sqlite"
-#define KV_STATE_CHAIN_MAX 10000 /* responses in one conversation */
-#define KV_STATE_ID_MAX    256   /* bytes of an id; longer ones are not found */
+#define KV_STORED_FILE      "responses.sqlite"
+#define KV_STORED_CHAIN_MAX 10000 /* responses in one conversation */
+#define KV_STORED_ID_MAX    256   /* bytes of an id; longer ones are not found */
 
-typedef struct kv_state kv_state;
+typedef struct kv_stored kv_stored;
 
-typedef struct kv_state_config {
+typedef struct kv_stored_config {
     const char *dir;      /* made when the first response is put; NULL = in memory */
     int64_t max_age_s;    /* 0 = for ever */
     uint64_t max_bytes;   /* of all responses; 0 = no limit */
     int64_t (*now)(void); /* Unix seconds; NULL = the wall clock */
-} kv_state_config;
+} kv_stored_config;
 
-typedef struct kv_state_response {
+typedef struct kv_stored_response {
     char *id, *previous; /* owned; previous NULL: the first of its conversation */
     kv_buf object;       /* what a client gets */
     kv_buf input;        /* what was said to it */
     kv_tokens tokens;    /* its prompt and answer from token `n_shared` on */
     size_t n_shared;     /* tokens that begin as those of the one before */
-} kv_state_response;
+} kv_stored_response;
 
-void kv_state_response_free(kv_state_response *r);
+void kv_stored_response_free(kv_stored_response *r);
 
 /* Never fails: see above. What is there and too old goes now. Strings of `cfg` are copied. */
-kv_state *kv_state_open(const kv_state_config *cfg);
-void kv_state_close(kv_state *s); /* NULL is fine */
+kv_stored *kv_stored_open(const kv_stored_config *cfg);
+void kv_stored_close(kv_stored *s); /* NULL is fine */
 
-/* item_ids: of its input and output, for kv_state_find_item. KV_TOO_LARGE, KV_IO: it is not kept. */
-kv_status kv_state_put(kv_state *s, const char *scope, const kv_state_response *r, const char *const *item_ids,
-                       size_t n_item_ids, kv_error *err);
+/* item_ids: of its input and output, for kv_stored_find_item. KV_TOO_LARGE, KV_IO: it is not kept. */
+kv_status kv_stored_put(kv_stored *s, const char *scope, const kv_stored_response *r, const char *const *item_ids,
+                        size_t n_item_ids, kv_error *err);
 /* KV_NOT_FOUND also for what belongs to another scope. */
-kv_status kv_state_get(kv_state_response *out, kv_state *s, const char *scope, const char *id, kv_error *err);
+kv_status kv_stored_get(kv_stored_response *out, kv_stored *s, const char *scope, const char *id, kv_error *err);
 
-typedef struct kv_state_chain {
-    kv_state_response *list; /* owned, n of them, the conversation's first one first */
+typedef struct kv_stored_chain {
+    kv_stored_response *list; /* owned, n of them, the conversation's first one first */
     size_t n;
-} kv_state_chain;
+} kv_stored_chain;
 /* The response and all before it, which count as used. KV_NOT_FOUND too when one before it is gone. */
-kv_status kv_state_get_chain(kv_state_chain *out, kv_state *s, const char *scope, const char *id, kv_error *err);
-void kv_state_chain_free(kv_state_chain *c);
+kv_status kv_stored_get_chain(kv_stored_chain *out, kv_stored *s, const char *scope, const char *id, kv_error *err);
+void kv_stored_chain_free(kv_stored_chain *c);
 
 /* The newest response that has an item of this id. *response: owned. */
-kv_status kv_state_find_item(char **response, kv_state *s, const char *scope, const char *item_id, kv_error *err);
+kv_status kv_stored_find_item(char **response, kv_stored *s, const char *scope, const char *item_id, kv_error *err);
 /* What stands on it stays, but is no conversation to go on with any more. */
-kv_status kv_state_delete(kv_state *s, const char *scope, const char *id, kv_error *err);
+kv_status kv_stored_delete(kv_stored *s, const char *scope, const char *id, kv_error *err);
 /* How many were erased: the scope's, or all with NULL. The bytes are overwritten. */
-uint64_t kv_state_erase(kv_state *s, const char *scope);
+uint64_t kv_stored_erase(kv_stored *s, const char *scope);
 
-typedef struct kv_state_stats {
+typedef struct kv_stored_stats {
     uint64_t responses, bytes;
     bool in_memory;
-} kv_state_stats;
-void kv_state_get_stats(kv_state_stats *out, kv_state *s);
+} kv_stored_stats;
+void kv_stored_get_stats(kv_stored_stats *out, kv_stored *s);
 
 #endif

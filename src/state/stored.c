@@ -3,25 +3,25 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "state/state_private.h"
+#include "state/stored_private.h"
 
 #define PRUNE_EVERY_S 3600
 #define ROOM_LEFT     10  /* a tenth of the limit is made free at once, so that not every put has to */
 #define ROW_BYTES     256 /* a row's part of pages, indexes and its items, roughly */
 
-void kv_state_response_free(kv_state_response *r) {
+void kv_stored_response_free(kv_stored_response *r) {
     free(r->id);
     free(r->previous);
     kv_buf_free(&r->object);
     kv_buf_free(&r->input);
     kv_tokens_free(&r->tokens);
-    *r = (kv_state_response){0};
+    *r = (kv_stored_response){0};
 }
 
-void kv_state_chain_free(kv_state_chain *c) {
-    for (size_t i = 0; i < c->n; i++) kv_state_response_free(&c->list[i]);
+void kv_stored_chain_free(kv_stored_chain *c) {
+    for (size_t i = 0; i < c->n; i++) kv_stored_response_free(&c->list[i]);
     free(c->list);
-    *c = (kv_state_chain){0};
+    *c = (kv_stored_chain){0};
 }
 
 /* ── statements ────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -36,7 +36,7 @@ typedef struct bound {
 #define INT(i)     ((bound){'i', NULL, i})
 #define BLOB(p, n) ((bound){'b', p, (int64_t)(n)})
 
-static int prepare(sqlite3_stmt **q, kv_state *s, const char *sql, const bound *b, int n) {
+static int prepare(sqlite3_stmt **q, kv_stored *s, const char *sql, const bound *b, int n) {
     int code = sqlite3_prepare_v2(s->db, sql, -1, q, NULL);
     for (int i = 0; code == SQLITE_OK && i < n; i++) {
         if (b[i].kind == 'i') code = sqlite3_bind_int64(*q, i + 1, b[i].n);
@@ -48,7 +48,7 @@ static int prepare(sqlite3_stmt **q, kv_state *s, const char *sql, const bound *
 }
 
 /* SQLITE_OK after the last row. */
-static int run(kv_state *s, const char *sql, const bound *b, int n) {
+static int run(kv_stored *s, const char *sql, const bound *b, int n) {
     sqlite3_stmt *q = NULL;
     int code = prepare(&q, s, sql, b, n);
     while (code == SQLITE_OK || code == SQLITE_ROW) code = sqlite3_step(q);
@@ -56,11 +56,11 @@ static int run(kv_state *s, const char *sql, const bound *b, int n) {
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
-static int exec(kv_state *s, const char *sql) {
+static int exec(kv_stored *s, const char *sql) {
     return sqlite3_exec(s->db, sql, NULL, NULL, NULL);
 }
 
-static int get_int(int64_t *out, kv_state *s, const char *sql) {
+static int get_int(int64_t *out, kv_stored *s, const char *sql) {
     sqlite3_stmt *q = NULL;
     int code = prepare(&q, s, sql, NULL, 0);
     if (code == SQLITE_OK) code = sqlite3_step(q);
@@ -72,7 +72,7 @@ static int get_int(int64_t *out, kv_state *s, const char *sql) {
     return code;
 }
 
-static kv_status failed(kv_state *s, const char *doing, kv_error *err) {
+static kv_status failed(kv_stored *s, const char *doing, kv_error *err) {
     return kv_fail(err, KV_IO, "could not %s: %s", doing, sqlite3_errmsg(s->db));
 }
 
@@ -81,14 +81,14 @@ static kv_status not_found(kv_error *err, const char *id) {
                    "there is no response with the id '%.80s': it was never stored, was deleted, or is too old", id);
 }
 
-static int64_t now_of(const kv_state *s) {
+static int64_t now_of(const kv_stored *s) {
     return s->now ? s->now() : kv_wall_seconds();
 }
 
 /* ── what goes by itself ───────────────────────────────────────────────────────────────────────────────────────── */
 
 /* The longest unused, until at most `most` bytes are left. */
-static int make_room(kv_state *s, int64_t most) {
+static int make_room(kv_stored *s, int64_t most) {
     int64_t total = 0;
     int code = get_int(&total, s, "SELECT coalesce(sum(bytes), 0) FROM response");
     if (code != SQLITE_OK || total <= most) return code;
@@ -100,12 +100,12 @@ static int make_room(kv_state *s, int64_t most) {
 }
 
 /* Gives pages back to the file system, and what was erased is in no log any more. */
-static void tidy(kv_state *s) {
+static void tidy(kv_stored *s) {
     (void)exec(s, "PRAGMA incremental_vacuum");
     if (!s->in_memory) (void)exec(s, "PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
-static int prune_old(kv_state *s) {
+static int prune_old(kv_stored *s) {
     int64_t now = now_of(s);
     if (!s->max_age_s || (s->pruned_at && now - s->pruned_at < PRUNE_EVERY_S && now >= s->pruned_at)) return SQLITE_OK;
     s->pruned_at = now;
@@ -116,21 +116,21 @@ static int prune_old(kv_state *s) {
 
 /* ── life ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-kv_state *kv_state_open(const kv_state_config *cfg) {
-    kv_state *s = kv_alloc(sizeof *s);
+kv_stored *kv_stored_open(const kv_stored_config *cfg) {
+    kv_stored *s = kv_alloc(sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
     s->dir = kv_strdup(cfg->dir);
     s->max_age_s = cfg->max_age_s;
     s->max_bytes = cfg->max_bytes;
     s->now = cfg->now;
-    kv_state_connect(s, false);
-    if (s->db) (void)kv_state_heal(s, prune_old(s));
+    kv_stored_connect(s, false);
+    if (s->db) (void)kv_stored_heal(s, prune_old(s));
     return s;
 }
 
-void kv_state_close(kv_state *s) {
+void kv_stored_close(kv_stored *s) {
     if (!s) return;
-    kv_state_disconnect(s);
+    kv_stored_disconnect(s);
     pthread_mutex_destroy(&s->mutex);
     free(s->dir);
     free(s);
@@ -138,8 +138,8 @@ void kv_state_close(kv_state *s) {
 
 /* ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int insert(kv_state *s, const char *scope, const kv_state_response *r, const char *const *items, size_t n_items,
-                  int64_t bytes) {
+static int insert(kv_stored *s, const char *scope, const kv_stored_response *r, const char *const *items,
+                  size_t n_items, int64_t bytes) {
     const bound row[] = {TEXT(r->id),
                          TEXT(scope),
                          TEXT(r->previous),
@@ -158,7 +158,7 @@ static int insert(kv_state *s, const char *scope, const kv_state_response *r, co
     return code;
 }
 
-static int put(kv_state *s, const char *scope, const kv_state_response *r, const char *const *items, size_t n_items,
+static int put(kv_stored *s, const char *scope, const kv_stored_response *r, const char *const *items, size_t n_items,
                int64_t bytes) {
     int code = exec(s, "BEGIN IMMEDIATE");
     if (code != SQLITE_OK) return code;
@@ -175,16 +175,16 @@ static int put(kv_state *s, const char *scope, const kv_state_response *r, const
     return code;
 }
 
-kv_status kv_state_put(kv_state *s, const char *scope, const kv_state_response *r, const char *const *item_ids,
-                       size_t n_item_ids, kv_error *err) {
+kv_status kv_stored_put(kv_stored *s, const char *scope, const kv_stored_response *r, const char *const *item_ids,
+                        size_t n_item_ids, kv_error *err) {
     int64_t bytes = (int64_t)(r->object.len + r->input.len + r->tokens.len * sizeof(kv_token) + ROW_BYTES);
     if (s->max_bytes && (uint64_t)bytes > s->max_bytes)
         return kv_fail(err, KV_TOO_LARGE, "the response takes %lld bytes, and all together may take %llu",
                        (long long)bytes, (unsigned long long)s->max_bytes);
     pthread_mutex_lock(&s->mutex);
-    kv_state_connect(s, true);
+    kv_stored_connect(s, true);
     int code = put(s, scope, r, item_ids, n_item_ids, bytes);
-    if (code != SQLITE_OK && kv_state_heal(s, code)) code = put(s, scope, r, item_ids, n_item_ids, bytes);
+    if (code != SQLITE_OK && kv_stored_heal(s, code)) code = put(s, scope, r, item_ids, n_item_ids, bytes);
     kv_status st =
         code == SQLITE_OK ? KV_OK : kv_fail(err, KV_IO, "could not store the response: %s", sqlite3_errstr(code));
     pthread_mutex_unlock(&s->mutex);
@@ -196,8 +196,8 @@ kv_status kv_state_put(kv_state *s, const char *scope, const kv_state_response *
 #define COLUMNS "id, previous, n_shared, object, input, tokens"
 
 /* False: the row is not one of ours. */
-static bool read_row(kv_state_response *out, sqlite3_stmt *q) {
-    *out = (kv_state_response){0};
+static bool read_row(kv_stored_response *out, sqlite3_stmt *q) {
+    *out = (kv_stored_response){0};
     int n_tokens = sqlite3_column_bytes(q, 5);
     int64_t n_shared = sqlite3_column_int64(q, 2);
     if (!sqlite3_column_text(q, 0) || n_shared < 0 || n_shared > 1 << 30 || n_tokens % (int)sizeof(kv_token))
@@ -213,10 +213,10 @@ static bool read_row(kv_state_response *out, sqlite3_stmt *q) {
 }
 
 /* SQLITE_ROW with it, SQLITE_DONE without. */
-static int get(kv_state_response *out, kv_state *s, const char *scope, const char *id) {
+static int get(kv_stored_response *out, kv_stored *s, const char *scope, const char *id) {
     sqlite3_stmt *q = NULL;
     const bound key[] = {TEXT(scope), TEXT(id), INT(s->max_age_s ? now_of(s) - s->max_age_s : INT64_MIN)};
-    *out = (kv_state_response){0};
+    *out = (kv_stored_response){0};
     int code = prepare(&q, s, "SELECT " COLUMNS " FROM response WHERE scope=? AND id=? AND used>=?", key, 3);
     if (code == SQLITE_OK) code = sqlite3_step(q);
     if (code == SQLITE_ROW && !read_row(out, q)) code = SQLITE_CORRUPT;
@@ -224,25 +224,25 @@ static int get(kv_state_response *out, kv_state *s, const char *scope, const cha
     return code;
 }
 
-static int touch(kv_state *s, const char *scope, const char *id) {
+static int touch(kv_stored *s, const char *scope, const char *id) {
     const bound b[] = {INT(now_of(s)), TEXT(scope), TEXT(id)};
     return run(s, "UPDATE response SET used=? WHERE scope=? AND id=?", b, 3);
 }
 
 /* Whether there can be anything to find. */
-static bool can_find(kv_state *s, const char *id) {
-    kv_state_connect(s, false);
-    return s->db && strlen(id) <= KV_STATE_ID_MAX;
+static bool can_find(kv_stored *s, const char *id) {
+    kv_stored_connect(s, false);
+    return s->db && strlen(id) <= KV_STORED_ID_MAX;
 }
 
 /* What a failed reading comes to: not there, as soon as the damaged file was put aside. */
-static kv_status ended(kv_state *s, int code, const char *id, kv_error *err) {
-    if (code == SQLITE_DONE || kv_state_heal(s, code)) return not_found(err, id);
+static kv_status ended(kv_stored *s, int code, const char *id, kv_error *err) {
+    if (code == SQLITE_DONE || kv_stored_heal(s, code)) return not_found(err, id);
     return failed(s, "read the stored responses", err);
 }
 
-kv_status kv_state_get(kv_state_response *out, kv_state *s, const char *scope, const char *id, kv_error *err) {
-    *out = (kv_state_response){0};
+kv_status kv_stored_get(kv_stored_response *out, kv_stored *s, const char *scope, const char *id, kv_error *err) {
+    *out = (kv_stored_response){0};
     pthread_mutex_lock(&s->mutex);
     int code = can_find(s, id) ? get(out, s, scope, id) : SQLITE_DONE;
     if (code == SQLITE_ROW) (void)touch(s, scope, id);
@@ -251,21 +251,21 @@ kv_status kv_state_get(kv_state_response *out, kv_state *s, const char *scope, c
     return st;
 }
 
-static void reverse(kv_state_chain *c) {
+static void reverse(kv_stored_chain *c) {
     for (size_t i = 0, k = c->n; i + 1 < k; i++) {
-        kv_state_response r = c->list[i];
+        kv_stored_response r = c->list[i];
         c->list[i] = c->list[--k];
         c->list[k] = r;
     }
 }
 
 /* From `id` back to the first one; *missing: the one that is not there, owned. */
-static int walk(kv_state_chain *out, char **missing, kv_state *s, const char *scope, const char *id) {
+static int walk(kv_stored_chain *out, char **missing, kv_stored *s, const char *scope, const char *id) {
     char *next = kv_strdup(id);
     int code = SQLITE_ROW;
     while (next && code == SQLITE_ROW) {
-        kv_state_response r;
-        code = out->n < KV_STATE_CHAIN_MAX ? get(&r, s, scope, next) : SQLITE_DONE;
+        kv_stored_response r;
+        code = out->n < KV_STORED_CHAIN_MAX ? get(&r, s, scope, next) : SQLITE_DONE;
         if (code != SQLITE_ROW) break;
         out->list = kv_realloc(out->list, (out->n + 1) * sizeof *out->list);
         out->list[out->n++] = r;
@@ -276,8 +276,8 @@ static int walk(kv_state_chain *out, char **missing, kv_state *s, const char *sc
     return code;
 }
 
-kv_status kv_state_get_chain(kv_state_chain *out, kv_state *s, const char *scope, const char *id, kv_error *err) {
-    *out = (kv_state_chain){0};
+kv_status kv_stored_get_chain(kv_stored_chain *out, kv_stored *s, const char *scope, const char *id, kv_error *err) {
+    *out = (kv_stored_chain){0};
     char *missing = NULL;
     pthread_mutex_lock(&s->mutex);
     int code = can_find(s, id) ? walk(out, &missing, s, scope, id) : SQLITE_DONE;
@@ -295,12 +295,12 @@ kv_status kv_state_get_chain(kv_state_chain *out, kv_state *s, const char *scope
     }
     pthread_mutex_unlock(&s->mutex);
     free(missing);
-    if (st != KV_OK) kv_state_chain_free(out);
+    if (st != KV_OK) kv_stored_chain_free(out);
     reverse(out);
     return st;
 }
 
-kv_status kv_state_find_item(char **response, kv_state *s, const char *scope, const char *item_id, kv_error *err) {
+kv_status kv_stored_find_item(char **response, kv_stored *s, const char *scope, const char *item_id, kv_error *err) {
     *response = NULL;
     const bound b[] = {TEXT(scope), TEXT(item_id)};
     sqlite3_stmt *q = NULL;
@@ -323,7 +323,7 @@ kv_status kv_state_find_item(char **response, kv_state *s, const char *scope, co
 
 /* ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-kv_status kv_state_delete(kv_state *s, const char *scope, const char *id, kv_error *err) {
+kv_status kv_stored_delete(kv_stored *s, const char *scope, const char *id, kv_error *err) {
     const bound b[] = {TEXT(scope), TEXT(id)};
     pthread_mutex_lock(&s->mutex);
     int code = SQLITE_OK, n = 0;
@@ -337,29 +337,29 @@ kv_status kv_state_delete(kv_state *s, const char *scope, const char *id, kv_err
     return st;
 }
 
-uint64_t kv_state_erase(kv_state *s, const char *scope) {
+uint64_t kv_stored_erase(kv_stored *s, const char *scope) {
     pthread_mutex_lock(&s->mutex);
     uint64_t n = 0;
-    kv_state_connect(s, false);
+    kv_stored_connect(s, false);
     if (s->db) {
         int code = scope ? run(s, "DELETE FROM response WHERE scope=?", &TEXT(scope), 1)
                          : run(s, "DELETE FROM response", NULL, 0);
         if (code == SQLITE_OK) n = (uint64_t)sqlite3_changes(s->db);
-        else if (!kv_state_heal(s, code)) KV_WARN("stored responses could not be erased: %s", sqlite3_errmsg(s->db));
+        else if (!kv_stored_heal(s, code)) KV_WARN("stored responses could not be erased: %s", sqlite3_errmsg(s->db));
         tidy(s);
     }
     pthread_mutex_unlock(&s->mutex);
     return n;
 }
 
-void kv_state_get_stats(kv_state_stats *out, kv_state *s) {
-    *out = (kv_state_stats){0};
+void kv_stored_get_stats(kv_stored_stats *out, kv_stored *s) {
+    *out = (kv_stored_stats){0};
     int64_t n = 0, bytes = 0;
     pthread_mutex_lock(&s->mutex);
-    kv_state_connect(s, false);
+    kv_stored_connect(s, false);
     if (s->db && get_int(&n, s, "SELECT count(*) FROM response") == SQLITE_OK &&
         get_int(&bytes, s, "SELECT coalesce(sum(bytes), 0) FROM response") == SQLITE_OK)
-        *out = (kv_state_stats){(uint64_t)n, (uint64_t)bytes, false};
+        *out = (kv_stored_stats){(uint64_t)n, (uint64_t)bytes, false};
     out->in_memory = s->in_memory;
     pthread_mutex_unlock(&s->mutex);
 }

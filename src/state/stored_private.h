@@ -1,17 +1,17 @@
-/* state/state_private.h: what the files of state/ share.
+/* state/stored_private.h: what the files of state/ share.
  *
- *   open.c     the file: opening, its layout, putting it aside when it is damaged
+ *   file.c      the file: opening, its layout, putting it aside when it is damaged
  *   state.c    the calls
  */
-#ifndef KV_STATE_PRIVATE_H
-#define KV_STATE_PRIVATE_H
+#ifndef KV_STORED_PRIVATE_H
+#define KV_STORED_PRIVATE_H
 
 #include <pthread.h>
 #include <sqlite3.h>
 
-#include "state/state.h"
+#include "state/stored.h"
 
-struct kv_state {
+struct kv_stored {
     pthread_mutex_t mutex;
     char *dir;   /* owned; NULL = in memory */
     sqlite3 *db; /* NULL while there is neither a file nor anything to put into one */
@@ -25,9 +25,9 @@ struct kv_state {
 /* With the mutex held. */
 
 /* make: also where there is no file yet. After it s->db is there, or there is nothing to read. */
-void kv_state_connect(kv_state *s, bool make);
+void kv_stored_connect(kv_stored *s, bool make);
 /* `code` is of s->db. True when it says that the file is damaged: it was put aside, and s->db is an empty one. */
-bool kv_state_heal(kv_state *s, int code);
-void kv_state_disconnect(kv_state *s);
+bool kv_stored_heal(kv_stored *s, int code);
+void kv_stored_disconnect(kv_stored *s);
 
 #endif

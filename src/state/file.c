@@ -3,7 +3,7 @@
  *   response  id, scope (key), previous, created, used (Unix seconds), bytes, n_shared, object, input, tokens
  *   item      which response has an item of this id
  *
- * user_version is the layout's number. One connection, used under the mutex of kv_state; other processes may have the
+ * user_version is the layout's number. One connection, used under the mutex of kv_stored; other processes may have the
  * same file open.
  */
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "os/files.h"
 #include "os/machine.h"
-#include "state/state_private.h"
+#include "state/stored_private.h"
 
 enum { LAYOUT = 1, BUSY_MS = 2000 };
 #define WAL_LIMIT "4194304" /* bytes that the log keeps of its file after a checkpoint */
@@ -36,9 +36,9 @@ static const char *const schema =
     "COMMIT";
 _Static_assert(LAYOUT == 1, "the schema's user_version is the layout's number");
 
-static void path_of(kv_buf *out, const kv_state *s, const char *middle, const char *end) {
+static void path_of(kv_buf *out, const kv_stored *s, const char *middle, const char *end) {
     kv_buf_clear(out);
-    kv_buf_addf(out, "%s/" KV_STATE_FILE "%s%s", s->dir, middle, end);
+    kv_buf_addf(out, "%s/" KV_STORED_FILE "%s%s", s->dir, middle, end);
 }
 
 static bool is_damage(int code) {
@@ -74,13 +74,13 @@ static int set_up(sqlite3 *db) {
     return sqlite3_exec(db, schema, NULL, NULL, NULL);
 }
 
-static void use_memory(kv_state *s, const char *why) {
+static void use_memory(kv_stored *s, const char *why) {
     KV_WARN("responses are kept in memory only, until the server ends: %s", why);
     s->in_memory = true;
     KV_CHECK(sqlite3_open(":memory:", &s->db) == SQLITE_OK && set_up(s->db) == SQLITE_OK);
 }
 
-static void put_aside(const kv_state *s, const char *why) {
+static void put_aside(const kv_stored *s, const char *why) {
     const kv_files *f = kv_files_real();
     kv_buf from = {0}, to = {0};
     for (int i = 0; i < 3; i++) {
@@ -95,7 +95,7 @@ static void put_aside(const kv_state *s, const char *why) {
     kv_buf_free(&to);
 }
 
-static int open_file(kv_state *s) {
+static int open_file(kv_stored *s) {
     const kv_files *f = kv_files_real();
     kv_buf path = {0};
     path_of(&path, s, "", "");
@@ -109,7 +109,7 @@ static int open_file(kv_state *s) {
 }
 
 /* A file, or memory: s->db is there afterwards. */
-static void connect_file(kv_state *s) {
+static void connect_file(kv_stored *s) {
     kv_error err;
     if (kv_dir_make(s->dir, &err) != KV_OK) {
         use_memory(s, err.message);
@@ -120,14 +120,14 @@ static void connect_file(kv_state *s) {
         if (code == SQLITE_OK) return;
         char why[200];
         snprintf(why, sizeof why, "%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
-        kv_state_disconnect(s);
+        kv_stored_disconnect(s);
         if (code == SQLITE_DONE) {
-            use_memory(s, KV_STATE_FILE " was written by a newer kvasir, and is left alone");
+            use_memory(s, KV_STORED_FILE " was written by a newer kvasir, and is left alone");
             return;
         }
         if (attempt > 0 || !is_damage(code)) {
             kv_buf line = {0};
-            kv_buf_addf(&line, "%s/" KV_STATE_FILE ": %s", s->dir, why);
+            kv_buf_addf(&line, "%s/" KV_STORED_FILE ": %s", s->dir, why);
             use_memory(s, line.data);
             kv_buf_free(&line);
             return;
@@ -136,7 +136,7 @@ static void connect_file(kv_state *s) {
     }
 }
 
-void kv_state_connect(kv_state *s, bool make) {
+void kv_stored_connect(kv_stored *s, bool make) {
     if (s->db) return;
     if (!s->dir) {
         s->in_memory = true;
@@ -151,18 +151,18 @@ void kv_state_connect(kv_state *s, bool make) {
     if (there || make) connect_file(s);
 }
 
-bool kv_state_heal(kv_state *s, int code) {
+bool kv_stored_heal(kv_stored *s, int code) {
     /* SQLITE_ERROR is a table or column that is not there: our own statements are right. */
     if (!is_damage(code) || s->in_memory) return false;
     char why[200];
     snprintf(why, sizeof why, "%s", sqlite3_errmsg(s->db));
-    kv_state_disconnect(s);
+    kv_stored_disconnect(s);
     put_aside(s, why);
     connect_file(s);
     return true;
 }
 
-void kv_state_disconnect(kv_state *s) {
+void kv_stored_disconnect(kv_stored *s) {
     sqlite3_close(s->db); /* the last connection takes the log into the file */
     s->db = NULL;
 }
