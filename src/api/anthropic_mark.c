@@ -1,0 +1,159 @@
+/* Anthropic's cache_control: a breakpoint is a place that the client means to come back to. Nothing depends on it here,
+ * since every prompt is cached; it is a hint where to keep what cannot be cut, and for how long at least.
+ *
+ * Where a breakpoint stands in the tokens is found by rendering the conversation up to it, with a turn of a text that
+ * nobody writes behind it: as far as that and the whole prompt are the same text, it is the text before the breakpoint.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/anthropic.h"
+#include "api/chat_body.h"
+
+/* A control character: no turn begins with it. */
+#define NOBODYS_TEXT "\x7f"
+
+kv_status kv_anthropic_cache_control(int32_t *keep_seconds, const json_t *block, const char *at, kv_error *err) {
+    *keep_seconds = 0;
+    json_t *control, *ttl;
+    const char *type;
+    kv_path p = kv_path_of("%.70s%scache_control", at, *at ? "." : "");
+    kv_status st = kv_anthropic_object(&control, block, "cache_control", at, err);
+    if (st != KV_OK || !control) return st;
+    st = kv_anthropic_type(&type, control, p.s, err);
+    if (st == KV_OK && strcmp(type, "ephemeral") != 0)
+        st = kv_fail_field(err, p.s, "'%s.type' must be \"ephemeral\"", p.s);
+    if (st == KV_OK) st = kv_anthropic_text(&ttl, control, "ttl", p.s, false, err);
+    if (st != KV_OK) return st;
+    const char *word = ttl ? json_string_value(ttl) : "5m";
+    if (strcmp(word, "5m") == 0) *keep_seconds = 300;
+    else if (strcmp(word, "1h") == 0) *keep_seconds = 3600;
+    else return kv_fail_field(err, p.s, "'%s.ttl' must be \"5m\" or \"1h\"", p.s);
+    return KV_OK;
+}
+
+/* The last message may grow on; what stands before it stays as it is. */
+static json_t *copy_messages(const json_t *messages) {
+    json_t *copy = json_copy((json_t *)messages);
+    size_t n = json_array_size(copy);
+    if (n) json_array_set_new(copy, n - 1, json_deep_copy(json_array_get(copy, n - 1)));
+    return copy;
+}
+
+kv_status kv_anthropic_add_mark(kv_anthropic *a, const json_t *messages, int32_t keep_seconds, const char *at,
+                                kv_error *err) {
+    if (a->n_marks == KV_ANTHROPIC_MARKS_MAX)
+        return kv_fail_field(err, at, "'%s' is the breakpoint number %d of 'cache_control'; at most %d are possible",
+                             at, KV_ANTHROPIC_MARKS_MAX + 1, KV_ANTHROPIC_MARKS_MAX);
+    a->mark[a->n_marks++] = (kv_anthropic_mark){
+        .messages = messages ? copy_messages(messages) : NULL,
+        .keep_seconds = keep_seconds,
+    };
+    return KV_OK;
+}
+
+/* ── from text to tokens ───────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Bytes of the token that are the text's there; -1 when they are not. The first ones may be the vocabulary's own: BOS,
+ * or a space before the first word. */
+static long fits(const kv_buf *piece, const char *text, size_t n, bool first) {
+    if (piece->len <= n && memcmp(kv_buf_str(piece), text, piece->len) == 0) return (long)piece->len;
+    if (!first) return -1;
+    if (piece->len && piece->data[0] == ' ' && piece->len - 1 <= n &&
+        memcmp(piece->data + 1, text, piece->len - 1) == 0)
+        return (long)piece->len - 1;
+    return 0;
+}
+
+/* How many of the prompt's tokens lie within the first n bytes of its text. */
+static size_t tokens_within(const kv_job *j, const char *text, size_t n_text, size_t n) {
+    const kv_tokens *tokens = &j->prompts.list[0];
+    kv_buf piece = {0};
+    size_t at = 0, i = 0;
+    long got = 0;
+    for (; i < tokens->len; i++, at += (size_t)got) {
+        kv_buf_clear(&piece);
+        kv_model_piece(&piece, j->app->model, tokens->data[i], true);
+        got = fits(&piece, text + at, n_text - at, at == 0);
+        if (got < 0 || at + (size_t)got > n) break;
+    }
+    kv_buf_free(&piece);
+    if (got >= 0) return i;
+    /* Tokens that do not spell their text: of a vocabulary that rewrites it first. */
+    kv_prompts cut = {0};
+    i = 0;
+    if (kv_prompts_from_text(&cut, j->app->model, text, n, NULL) == KV_OK)
+        i = kv_tokens_common(cut.list[0].data, cut.list[0].len, tokens->data, tokens->len);
+    kv_prompts_free(&cut);
+    return i;
+}
+
+/* ── from breakpoint to text ───────────────────────────────────────────────────────────────────────────────────── */
+
+static bool has_role(const json_t *message, const char *role) {
+    const char *s = json_string_value(json_object_get(message, "role"));
+    return s && strcmp(s, role) == 0;
+}
+
+/* The conversation up to the mark, and a turn of the other side. A new array. */
+static json_t *conversation_at(const kv_anthropic *a, const kv_anthropic_mark *mark) {
+    json_t *messages = mark->messages ? json_incref(mark->messages) : json_array();
+    if (!mark->messages && a->has_system)
+        json_array_append(messages, json_array_get(json_object_get(a->chat, "messages"), 0));
+    kv_anthropic_tidy(messages);
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    bool asked = has_role(last, "user") || has_role(last, "tool");
+    json_array_append_new(messages,
+                          json_pack("{s:s, s:s}", "role", asked ? "assistant" : "user", "content", NOBODYS_TEXT));
+    return messages;
+}
+
+static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
+    size_t n = na < nb ? na : nb, i = 0;
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+/* 0: cannot be told, as the template does not render such a conversation. */
+static size_t find_mark(const kv_job *j, const kv_anthropic *a, const kv_anthropic_mark *mark) {
+    size_t n, n_cut, found = 0;
+    const char *text = kv_chat_prompt_text(j->chat, &n);
+    json_t *body = json_copy(a->chat);
+    json_object_set_new(body, "messages", conversation_at(a, mark));
+    json_object_set_new(body, "tool_choice", json_string("none")); /* the same prompt without the time for a grammar */
+    kv_params params = j->params; /* only borrowed: what rendering sets in it stays here */
+    kv_chat_prompt *prompt = NULL;
+    if (kv_chat_body_render(&prompt, body, &params, j->app, NULL) == KV_OK) {
+        const char *cut = kv_chat_prompt_text(prompt, &n_cut);
+        found = tokens_within(j, text, n, common_bytes(text, n, cut, n_cut));
+        kv_chat_prompt_free(prompt);
+    }
+    json_decref(body);
+    return found;
+}
+
+static int by_position(const void *a, const void *b) {
+    const kv_hint *x = a, *y = b;
+    return (x->position > y->position) - (x->position < y->position);
+}
+
+void kv_anthropic_find_marks(kv_job *j, const kv_anthropic *a) {
+    if (!a->n_marks || !j->params.cache_prompt) return;
+    int32_t last = (int32_t)j->prompts.list[0].len - 1;
+    j->hints = kv_alloc((size_t)a->n_marks * sizeof *j->hints);
+    for (int i = 0; i < a->n_marks; i++) {
+        const kv_anthropic_mark *m = &a->mark[i];
+        size_t found = find_mark(j, a, m);
+        int32_t position = found < (size_t)last ? (int32_t)found : last;
+        if (position > 0) j->hints[j->n_hints++] = (kv_hint){.position = position, .keep_seconds = m->keep_seconds};
+    }
+    qsort(j->hints, (size_t)j->n_hints, sizeof *j->hints, by_position);
+    int n = 0;
+    for (int i = 0; i < j->n_hints; i++) {
+        bool again = n && j->hints[n - 1].position == j->hints[i].position;
+        if (!again) j->hints[n++] = j->hints[i];
+        else if (j->hints[n - 1].keep_seconds < j->hints[i].keep_seconds)
+            j->hints[n - 1].keep_seconds = j->hints[i].keep_seconds;
+    }
+    j->n_hints = n;
+}
