@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "api/shapes.h"
@@ -11,6 +12,14 @@
 #define TEXT_TOKENS 32
 
 /* ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+void kv_account_set_miss(kv_account *a, kv_miss miss, int32_t position, const char *elsewhere) {
+    a->miss = miss;
+    a->position = position;
+    const char *s = elsewhere ? elsewhere : "";
+    size_t n = strlen(s), most = sizeof a->elsewhere - 1;
+    snprintf(a->elsewhere, sizeof a->elsewhere, "%.*s", (int)kv_utf8_complete(s, n < most ? n : most), s);
+}
 
 bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt) {
     const kv_timings *t = kv_shape_prompt_timings(j, prompt);
@@ -23,8 +32,8 @@ bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt) {
     out->computed = t->n_prompt;
     out->restore_ms = t->restore_ms;
     out->prefill_ms = t->prompt_ms;
-    out->miss = j->params.cache_prompt ? t->miss : KV_MISS_DISABLED;
-    out->position = j->params.cache_prompt ? t->miss_position : 0;
+    if (j->params.cache_prompt) kv_account_set_miss(out, t->miss, t->miss_position, t->elsewhere);
+    else out->miss = KV_MISS_DISABLED;
     return true;
 }
 
@@ -39,8 +48,7 @@ kv_account kv_account_of_job(const kv_job *j) {
         sum.restore_ms += a.restore_ms;
         sum.prefill_ms += a.prefill_ms;
         if (sum.miss != KV_MISS_NONE) continue;
-        sum.miss = a.miss;
-        sum.position = a.position;
+        kv_account_set_miss(&sum, a.miss, a.position, a.elsewhere);
         sum.prompt = p;
     }
     return sum;
@@ -64,6 +72,11 @@ const char *kv_account_reason(kv_miss miss) {
     return (unsigned)miss < KV_MISS_COUNT ? reasons[miss] : "unknown";
 }
 
+void kv_account_explain(kv_buf *out, const kv_account *a) {
+    kv_buf_adds(out, kv_miss_text(a->miss));
+    if (a->elsewhere[0]) kv_buf_addf(out, ": %s", a->elsewhere);
+}
+
 /* What the user can do about it; NULL where there is nothing, or nothing to be done. */
 static const char *hint(const kv_account *a, size_t n_prompt) {
     switch (a->miss) {
@@ -74,6 +87,7 @@ static const char *hint(const kv_account *a, size_t n_prompt) {
                "with each request, such as a date, an id, or the order of tools, and move it towards the end";
     case KV_MISS_NOT_STORED: return "more memory for what is kept (--cache-ram) keeps it longer";
     case KV_MISS_DISABLED: return "cache_prompt is false, kvasir.store is false, or the server runs without its cache";
+    case KV_MISS_OTHER_NAMESPACE: return "start the server with the settings it was stored under to use it again";
     case KV_MISS_NO_MEMORY: return "the context was full: a larger -c, or fewer requests at a time, leave room";
     default: return NULL;
     }
@@ -104,9 +118,11 @@ bool kv_account_text(kv_buf *out, const kv_model *model, const kv_tokens *prompt
 
 json_t *kv_account_miss(const kv_model *model, const kv_tokens *prompt, const kv_account *a) {
     if (a->miss == KV_MISS_NONE) return json_null();
-    json_t *o = json_pack("{s:s, s:i, s:s}", "reason", kv_account_reason(a->miss), "position", (int)a->position,
-                          "explanation", kv_miss_text(a->miss));
     kv_buf text = {0};
+    kv_account_explain(&text, a);
+    json_t *o = json_pack("{s:s, s:i, s:o}", "reason", kv_account_reason(a->miss), "position", (int)a->position,
+                          "explanation", kv_json_text(kv_buf_str(&text), text.len));
+    kv_buf_clear(&text);
     if (kv_account_text(&text, model, prompt, a->position))
         json_object_set_new(o, "text", kv_json_text(kv_buf_str(&text), text.len));
     kv_buf_free(&text);

@@ -15,6 +15,8 @@
 
 #include "api/job.h"
 
+/* A miss's reason, and of OTHER_NAMESPACE what differs there (borrowed; may be NULL). */
+void kv_account_set_miss(kv_account *a, kv_miss miss, int32_t position, const char *elsewhere);
 /* Of one prompt; false while nothing of it was computed yet. */
 bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt);
 /* Of all of them. */
@@ -27,6 +29,8 @@ void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a);
 json_t *kv_account_miss(const kv_model *model, const kv_tokens *prompt, const kv_account *a);
 /* The prompt's text from `position` on, about 32 tokens of it, valid UTF-8. False when it is past the end. */
 bool kv_account_text(kv_buf *out, const kv_model *model, const kv_tokens *prompt, int32_t position);
+/* The reason as a sentence, with what differs elsewhere. Appended. */
+void kv_account_explain(kv_buf *out, const kv_account *a);
 /* "diverged": as responses, metrics and log spell it. Static. */
 const char *kv_account_reason(kv_miss miss);
 

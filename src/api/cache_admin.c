@@ -166,7 +166,8 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
     if (st == KV_OK) st = look_up(&found, app, &q, req, err);
     if (st == KV_OK) {
         const kv_tokens *prompt = &q.prompts.list[0];
-        kv_account a = {.miss = found.miss, .position = found.miss_position};
+        kv_account a = {0};
+        kv_account_set_miss(&a, found.miss, found.miss_position, found.elsewhere);
         answer(res, json_pack("{s:I, s:i, s:i, s:I, s:o}", "prompt_tokens", (json_int_t)prompt->len, "matched",
                               (int)found.n_match, "resumable", (int)found.position, "bytes", (json_int_t)found.bytes,
                               "miss", kv_account_miss(app->model, prompt, &a)));
@@ -224,14 +225,17 @@ kv_status kv_serve_why(void *ctx, kv_http_request *req, kv_http_response *res, k
                              "older than the last %d misses",
                        KV_LEDGER_MISSES);
     const kv_account *a = &m.account;
-    json_t *o =
-        json_pack("{s:s, s:I, s:s, s:i, s:s, s:i, s:{s:i, s:i, s:i}, s:i, s:f, s:f}", "id", m.id, "time",
-                  (json_int_t)m.time, "reason", kv_account_reason(a->miss), "position", (int)a->position, "explanation",
-                  kv_miss_text(a->miss), "prompt_tokens", (int)(a->engine + a->ram + a->disk + a->computed), "cached",
-                  "engine", (int)a->engine, "ram", (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed,
-                  "restore_ms", a->restore_ms, "prefill_ms", a->prefill_ms);
+    kv_buf why = {0};
+    kv_account_explain(&why, a);
+    json_t *o = json_pack("{s:s, s:I, s:s, s:i, s:o, s:i, s:{s:i, s:i, s:i}, s:i, s:f, s:f}", "id", m.id, "time",
+                          (json_int_t)m.time, "reason", kv_account_reason(a->miss), "position", (int)a->position,
+                          "explanation", kv_json_text(kv_buf_str(&why), why.len), "prompt_tokens",
+                          (int)(a->engine + a->ram + a->disk + a->computed), "cached", "engine", (int)a->engine, "ram",
+                          (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms", a->restore_ms,
+                          "prefill_ms", a->prefill_ms);
     if (m.text) json_object_set_new(o, "text", kv_json_text(m.text, strlen(m.text)));
     answer(res, o);
+    kv_buf_free(&why);
     free(m.text);
     return KV_OK;
 }

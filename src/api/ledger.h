@@ -18,9 +18,10 @@
 typedef struct kv_account {
     int32_t engine, ram, disk, computed; /* tokens */
     double restore_ms, prefill_ms;
-    kv_miss miss;     /* NONE: all was reused that can be */
-    int32_t position; /* where the miss begins, in tokens of the prompt; meaningless without one */
-    int prompt;       /* which of the request's prompts missed */
+    kv_miss miss;        /* NONE: all was reused that can be */
+    int32_t position;    /* where the miss begins, in tokens of the prompt; meaningless without one */
+    int prompt;          /* which of the request's prompts missed */
+    char elsewhere[160]; /* of OTHER_NAMESPACE: what differs there; "" otherwise */
 } kv_account;
 
 typedef struct kv_histogram {

@@ -44,7 +44,7 @@ typedef struct kv_trail kv_trail;
     X(CHEAPER, "computing was cheaper than restoring")                                                                 \
     X(DISABLED, "the request or the server asked not to use the cache")                                                \
     X(NO_MEMORY, "there was no memory to restore into")                                                                \
-    X(OTHER_NAMESPACE, "it is stored under other settings of the model or the engine")
+    X(OTHER_NAMESPACE, "these tokens are stored, but not for the model and settings that run now")
 
 typedef enum kv_miss {
 #define X(name, text) KV_MISS_##name,
@@ -66,6 +66,8 @@ typedef struct kv_cache_config {
     /* What a new scope's directory says about itself, as JSON (owned by the caller of it); NULL = nothing. */
     char *(*about)(void *ctx, const char *scope);
     void *about_ctx;
+    /* Where else the store may have a prompt's tokens; borrowed, outlives the cache. NULL = nowhere. */
+    const struct kv_namespace_others *others;
     int32_t interval;      /* 0 = by kv_policy_interval */
     int32_t exact_chunk;   /* --exact: the prefill chunk, a multiple of block; 0 = off (policy.h) */
     kv_io *io;             /* borrowed; outlives the cache */
@@ -101,6 +103,7 @@ typedef struct kv_lookup_result {
     uint64_t bytes;   /* to be moved into the engine */
     kv_miss miss;     /* why P < n - 1; NONE otherwise */
     int32_t miss_position;
+    const char *elsewhere; /* of OTHER_NAMESPACE: what differs there; borrowed from the config. Else NULL */
 } kv_lookup_result;
 
 /* scope: "" = default. wake is called on an I/O thread when the result is there, and then whenever a restore that had

@@ -10,6 +10,7 @@
  * the blocks in the window, or a checkpoint) is there. The largest usable one below the prompt's last token wins.
  */
 #include "cache/lookup_private.h"
+#include "cache/namespace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -334,6 +335,48 @@ static void plan(kv_lookup *l) {
     res->miss = KV_MISS_NOT_STORED;
 }
 
+/* The scope's name, owned by the caller. */
+static char *scope_of(const kv_lookup *l) {
+    kv_cache *c = l->cache;
+    kv_hash root = kv_radix_key(l->root);
+    char *name = NULL;
+    pthread_mutex_lock(&c->mutex);
+    for (int i = 0; i < c->n_scopes && !name; i++)
+        if (kv_hash_equal(c->scopes[i].ns, root)) name = kv_strdup(c->scopes[i].name);
+    pthread_mutex_unlock(&c->mutex);
+    return name;
+}
+
+/* Some record of the prompt's first blocks is there under that root. Keys tell: they are hashes of root and tokens. */
+static bool is_stored_below(const kv_lookup *l, kv_hash root) {
+    const int32_t block = l->cache->cfg.block;
+    kv_record_head h = {.ns = root, .key = root};
+    for (int32_t q = 0; q + block <= l->n; q += block) {
+        h.key = kv_hash_chain(h.key, l->tokens + q, (size_t)block);
+        for (int kind = KV_RECORD_BLOCK; kind <= KV_RECORD_WHOLE; kind++) {
+            h.kind = (kv_record_kind)kind;
+            if (kv_store_has(l->cache->cfg.store, &h)) return true;
+        }
+    }
+    return false;
+}
+
+/* Not even the first block is here: it may be that other settings made it useless. */
+static void look_elsewhere(kv_lookup *l) {
+    const kv_namespace_others *others = l->cache->cfg.others;
+    kv_lookup_result *res = &l->result;
+    if (!others || others->n == 0 || res->n_match >= l->cache->cfg.block) return;
+    if (res->miss != KV_MISS_EMPTY && res->miss != KV_MISS_DIVERGED) return;
+    char *scope = scope_of(l);
+    for (int i = 0; i < others->n; i++) {
+        if (!is_stored_below(l, kv_namespace_root(others->list[i].base, scope))) continue;
+        res->miss = KV_MISS_OTHER_NAMESPACE;
+        res->elsewhere = others->list[i].why;
+        break;
+    }
+    free(scope);
+}
+
 /* Their job was submitted before this one, so it runs, or has run: nobody waits for somebody behind them. */
 static void wait_for_captures(kv_lookup *l) {
     kv_cache *c = l->cache;
@@ -349,6 +392,7 @@ static void resolve(void *ctx) {
     wait_for_captures(l);
     kv_cache_load_scope(c, kv_radix_key(l->root));
     if (!atomic_load(&l->abandoned)) plan(l);
+    if (!atomic_load(&l->abandoned)) look_elsewhere(l);
     pthread_mutex_lock(&c->mutex);
     c->stats.n_lookups++;
     c->stats.tokens_looked_up += (uint64_t)l->n;

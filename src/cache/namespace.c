@@ -352,3 +352,42 @@ kv_status kv_namespace_report(kv_buf *out, kv_store *s, const kv_namespace *now,
     for (int i = 0; i < r.n; i++) kv_buf_free(&r.group[i].why);
     return st;
 }
+
+/* ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct finding {
+    kv_namespace_others *out;
+    const kv_namespace *now;
+    char mine[33];
+} finding;
+
+static void note_other(void *ctx, kv_hash ns, const char *about_json, uint64_t bytes, uint64_t records) {
+    (void)ns, (void)bytes;
+    finding *f = ctx;
+    kv_namespace_others *o = f->out;
+    json_t *about = records > 0 && o->n < KV_NAMESPACE_OTHERS_MAX ? read_about(about_json) : NULL;
+    const char *hex = about ? text_of(about, "namespace") : NULL;
+    kv_hash base;
+    if (!hex || !kv_hash_from_hex(&base, hex) || strcmp(hex, f->mine) == 0) goto done;
+    for (int i = 0; i < o->n; i++) /* another scope of it */
+        if (kv_hash_equal(o->list[i].base, base)) goto done;
+    kv_buf why = {0};
+    kv_namespace_diff(&why, f->now, about_json);
+    o->list = kv_realloc(o->list, (size_t)(o->n + 1) * sizeof *o->list);
+    o->list[o->n++] = (kv_namespace_other){base, kv_buf_take(&why)};
+done:
+    json_decref(about);
+}
+
+kv_status kv_namespace_find_others(kv_namespace_others *out, kv_store *s, const kv_namespace *now, kv_error *err) {
+    finding f = {.out = out, .now = now};
+    kv_namespace_others_free(out);
+    kv_hash_hex(f.mine, kv_namespace_hash(now));
+    return kv_store_namespaces(s, note_other, &f, err);
+}
+
+void kv_namespace_others_free(kv_namespace_others *o) {
+    for (int i = 0; i < o->n; i++) free(o->list[i].why);
+    free(o->list);
+    *o = (kv_namespace_others){0};
+}

@@ -77,4 +77,21 @@ void kv_namespace_diff(kv_buf *out, const kv_namespace *now, const char *about_j
  * a miss: "" = the default one); NULL = of all scopes (for who runs the server). */
 kv_status kv_namespace_report(kv_buf *out, kv_store *s, const kv_namespace *now, const char *scope, kv_error *err);
 
+/* The other bases that a store has records of: the tokens of a prompt that finds nothing may lie there. */
+typedef struct kv_namespace_other {
+    kv_hash base;
+    char *why; /* owned; the parts that differ, as kv_namespace_diff tells them */
+} kv_namespace_other;
+
+typedef struct kv_namespace_others {
+    kv_namespace_other *list; /* owned, n of them, at most KV_NAMESPACE_OTHERS_MAX */
+    int n;
+} kv_namespace_others;
+
+#define KV_NAMESPACE_OTHERS_MAX 64
+
+/* What was there before in `out` is freed, so that it begins zeroed. */
+kv_status kv_namespace_find_others(kv_namespace_others *out, kv_store *s, const kv_namespace *now, kv_error *err);
+void kv_namespace_others_free(kv_namespace_others *o);
+
 #endif

@@ -19,6 +19,7 @@ typedef struct kv_loaded {
     kv_files_slow slow; /* --test-slow-disk; the store's, when it asks for that */
     kv_store *store;    /* owned; NULL: nothing on disk */
     kv_namespace ns;
+    kv_namespace_others others; /* what else the store has records of, at the time the cache was made */
     bool engine_apart; /* ns names the engine's build, since it does not agree with the one before (cache/probe.h) */
     bool keeps_well;   /* there is a disk, or memory for twice the context: idle slots need not help the cache */
     kv_cache *cache;   /* owned; NULL: --cache-ram 0 without a disk, or the model's memory does not allow it */

@@ -136,6 +136,10 @@ static kv_status make_cache(kv_loaded *l, kv_cache_config *cfg, kv_error *err) {
     if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
     cfg->io = l->io;
     cfg->ns = kv_namespace_hash(&l->ns);
+    kv_error why;
+    if (l->store && kv_namespace_find_others(&l->others, l->store, &l->ns, &why) != KV_OK)
+        KV_WARN("misses will not tell what lies under other settings: %s", why.message);
+    cfg->others = &l->others;
     kv_status st = kv_cache_new(&l->cache, cfg, err);
     if (st == KV_OK && l->store) kv_cache_warm(l->cache);
     return st;
@@ -219,6 +223,7 @@ void kv_load_drop_cache(kv_loaded *l) {
     kv_cache_free(l->cache);
     kv_store_close(l->store);
     kv_namespace_free(&l->ns);
+    kv_namespace_others_free(&l->others);
     l->io = NULL;
     l->cache = NULL;
     l->store = NULL;

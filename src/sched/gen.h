@@ -61,6 +61,7 @@ typedef struct kv_timings {
     double queue_ms, restore_ms;         /* before admission; of that or after it: putting stored state back */
     double prompt_ms, decode_ms;
     kv_miss miss;          /* why not more than n_cached: NONE where all but the last prompt token was */
+    const char *elsewhere; /* of OTHER_NAMESPACE: what differs there; borrowed from the cache, else NULL */
     int32_t miss_position; /* tokens up to where the miss reason holds; the prompt's own tokens there say where */
 } kv_timings;
 

@@ -39,6 +39,7 @@ typedef struct kv_run {
     int32_t n_cached, n_cached_ram, n_cached_disk, n_decoded;
     int64_t restore_us, restore_began_us;
     kv_miss miss;
+    const char *elsewhere;
     int32_t miss_position;
     kv_match *match;   /* owned; one a slot */
     kv_lookup *lookup; /* owned; what the cache has of its tokens, while it waits; NULL = not asked */

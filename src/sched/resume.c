@@ -177,6 +177,7 @@ void kv_sched_note_miss(kv_gen *g, int32_t cached) {
     } else if (g->run.miss == KV_MISS_NONE) {
         g->run.miss = found ? found->miss : KV_MISS_DISABLED;
         if (found && found->miss == KV_MISS_NONE) g->run.miss = KV_MISS_DIVERGED;
+        g->run.elsewhere = found ? found->elsewhere : NULL;
     }
     g->run.miss_position = found && found->miss_position > cached ? found->miss_position : cached;
 }

@@ -1,5 +1,6 @@
 /* cache with a store: what was computed once is there after a restart and after a crash, in any order of I/O, with files
  * that go wrong; the logits are always those of a run that computed everything. */
+#include "cache/namespace.h"
 #include "conversations.h"
 #include <time.h>
 
@@ -110,6 +111,41 @@ static void erased_is_gone(void **state) {
             assert_int_equal(stats.records, 0);
             close_world(&w);
         }
+}
+
+/* The same tokens under other settings are no hit, and the miss says which settings; other tokens, or another scope's,
+ * are not spoken of. */
+static void other_settings_are_named(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++) {
+        world w;
+        rig r;
+        open_with_disk(&w, &r, kind, 1, LARGE, LARGE, LARGE, LARGE, false);
+        kv_token tokens[MAX], strange[MAX];
+        fill(tokens, 0, MAX, 7);
+        fill(strange, 0, MAX, 8);
+        kv_lookup_result res;
+        serve(&w, "", tokens, 301, 330, &res);
+        settle(&w);
+        char why[] = "K type f16 → q8_0", unlike[] = "another model";
+        kv_namespace_other list[] = {{{4, 4}, unlike}, {w.cfg.ns, why}};
+        kv_namespace_others others = {list, 2};
+        w.cfg.others = &others;
+        w.cfg.ns.hi++;
+        begin_anew(&w, false, false);
+        serve(&w, "b", tokens, 301, 302, &res);
+        assert_int_equal(res.miss, KV_MISS_EMPTY);
+        serve(&w, "", strange, 301, 302, &res);
+        assert_int_equal(res.miss, KV_MISS_EMPTY);
+        assert_null(res.elsewhere);
+        assert_int_equal(serve(&w, "", tokens, 301, 302, &res), 301);
+        assert_int_equal(res.miss, KV_MISS_OTHER_NAMESPACE);
+        assert_ptr_equal(res.elsewhere, why);
+        settle(&w);
+        assert_int_equal(serve(&w, "", tokens, 301, 302, &res), 1);
+        assert_null(res.elsewhere);
+        close_world(&w);
+    }
 }
 
 /* Memory takes what the disk has too while there is room, and lets it go without loss. */
@@ -343,6 +379,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_a_restart_one_token_is_computed),
         cmocka_unit_test(erased_is_gone),
+        cmocka_unit_test(other_settings_are_named),
         cmocka_unit_test(memory_goes_before_disk),
         cmocka_unit_test(reading_keeps_to_its_budget),
         cmocka_unit_test(a_damaged_record_is_a_miss),
