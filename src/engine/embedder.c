@@ -77,15 +77,28 @@ void kv_embedder_free(kv_embedder *base) {
     free(e);
 }
 
+/* Sequences of a call. Recurrent layers take equally long runs in one ubatch: texts of other lengths would be cut, and
+ * pooled in parts. */
+static int32_t choose_texts(const kv_llama_model *m, const kv_embedder_params *p) {
+    int32_t n = m->base.info.is_recurrent || m->base.info.is_hybrid ? 1 : p->n_texts;
+    if (n > p->n_batch / 2) n = p->n_batch / 2;
+    return n > 1 ? n : 1;
+}
+
+/* The engine reserves its graphs for a whole number of tokens a sequence, and aborts where it has rounded up the tokens
+ * but not the rows that it pools: the batch is rounded up here. */
 static kv_status make_context(llama_embedder *e, const kv_embedder_params *p, int32_t n_texts, kv_error *err) {
     kv_llama_model *m = e->model;
     kv_engine_params ep = p->engine;
-    ep.n_batch = ep.n_outputs = p->n_batch;
-    ep.n_ctx = p->n_ctx > p->n_batch ? p->n_ctx : p->n_batch;
+    if (p->n_batch < 2) return kv_fail_field(err, "ubatch-size", "a batch of %d tokens is too small", (int)p->n_batch);
+    ep.n_batch = ep.n_outputs = (p->n_batch + n_texts - 1) / n_texts * n_texts;
+    ep.n_ctx = p->n_ctx > ep.n_batch ? p->n_ctx : ep.n_batch;
     ep.n_slots = n_texts;
     struct llama_context_params cp;
     kv_status status = kv_llama_context_params(&cp, &ep, err);
     if (status != KV_OK) return status;
+    cp.n_seq_max = (uint32_t)n_texts;
+    cp.n_outputs_max_per_seq = 0; /* all */
     cp.embeddings = true;
     cp.pooling_type = (enum llama_pooling_type)p->pooling;
     status = kv_border_context_new(&e->ctx, m->model, &cp, err);
@@ -101,8 +114,7 @@ kv_status kv_llama_embedder_new(kv_embedder **out, kv_model *model, const kv_emb
     if (m->vocab_only) return kv_fail(err, KV_UNSUPPORTED, "%s was loaded for its vocabulary only", m->path);
     llama_embedder *e = kv_alloc(sizeof *e);
     e->model = m;
-    /* Recurrent layers take equally long runs in one ubatch: texts of other lengths would be cut, and pooled in parts. */
-    int32_t n_texts = m->base.info.is_recurrent || m->base.info.is_hybrid || p->n_texts < 1 ? 1 : p->n_texts;
+    int32_t n_texts = choose_texts(m, p);
     kv_status status = make_context(e, p, n_texts, err);
     if (status != KV_OK) goto done;
     kv_embedder_info *info = &e->base.info;
@@ -110,7 +122,7 @@ kv_status kv_llama_embedder_new(kv_embedder **out, kv_model *model, const kv_emb
     if (info->pooling == KV_POOLING_RANK) status = check_rank(m, err);
     if (status != KV_OK) goto done;
     info->width = info->pooling == KV_POOLING_RANK ? 1 : llama_model_n_embd_out(m->model);
-    info->n_batch = (int32_t)llama_n_ubatch(e->ctx);
+    info->n_batch = p->n_batch;
     info->n_texts = n_texts;
     info->n_text_max = info->pooling == KV_POOLING_LAST && is_causal(m) ? (int32_t)llama_n_ctx(e->ctx) : info->n_batch;
     uint64_t cells, compute;
