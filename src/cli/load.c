@@ -150,7 +150,9 @@ static void engine_params(kv_loaded *l, const kv_options *opt) {
 
 /* The directory for what is remembered; NULL (and `out` empty) where there is none. */
 static const char *state_dir(kv_buf *out, const kv_options *opt) {
-    if (opt->fake || kv_dir_state(out, NULL) != KV_OK) return NULL;
+    if (opt->fake) return NULL;
+    if (opt->state_dir) kv_buf_adds(out, opt->state_dir);
+    else if (kv_dir_state(out, NULL) != KV_OK) return NULL;
     return kv_buf_str(out);
 }
 

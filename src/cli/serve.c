@@ -15,6 +15,8 @@
 #include "cli/load.h"
 #include "cli/service.h"
 #include "cli/signals.h"
+#include "os/machine.h"
+#include "state/stored.h"
 
 /* Shares of --stop-timeout (8 s), and at most so much: running requests get 3 s of it; after that their error events
  * get half a second to be sent; the rest is for a batch that is just being computed, and for joining threads. */
@@ -64,6 +66,20 @@ static void fill_names(server *s) {
 }
 
 /* ── start ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* A fake engine is for tests: only a directory that was named is written to. */
+static kv_stored *open_responses(const kv_options *opt) {
+    kv_buf dir = {0};
+    kv_error err;
+    if (opt->state_dir) kv_buf_adds(&dir, opt->state_dir);
+    else if (!opt->fake && kv_dir_state(&dir, &err) != KV_OK)
+        KV_WARN("responses are kept in memory only: %s (--state-dir names a place)", err.message);
+    kv_stored *responses = kv_stored_open(&(kv_stored_config){.dir = dir.len ? dir.data : NULL,
+                                                              .max_age_s = opt->responses_max_age,
+                                                              .max_bytes = (uint64_t)opt->responses_max_size});
+    kv_buf_free(&dir);
+    return responses;
+}
 
 static kv_status start_http(server *s, kv_error *err) {
     const kv_options *o = s->opt;
@@ -208,6 +224,7 @@ int kv_serve(const kv_options *opt) {
     s.app.gate = kv_gate_new();
     kv_gate_set_tender(s.app.gate, &s.wake);
     s.app.asleep = kv_asleep_new();
+    if (st == KV_OK) s.app.responses = open_responses(opt);
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
     tell_addresses(&s);
@@ -230,6 +247,7 @@ done:
     kv_ledger_free(s.app.ledger);
     kv_gate_free(s.app.gate);
     kv_asleep_free(s.app.asleep);
+    kv_stored_close(s.app.responses);
     for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
     return exit_status;
 }

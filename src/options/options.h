@@ -115,6 +115,8 @@ typedef struct kv_options {
     char *pooling; /* none, mean, cls, last, rank; NULL = the model's */
     int64_t embd_normalize;
     bool plain_json;
+    char *state_dir;                               /* NULL = the platform's */
+    int64_t responses_max_age, responses_max_size; /* seconds, bytes; 0 = no limit */
     /* process */
     char *config; /* --config FILE */
     int64_t verbosity;

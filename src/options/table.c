@@ -357,6 +357,15 @@ const kv_opt kv_opt_table[] = {
      .help = "let POST /props change settings"},
     {"--plain-json", NULL, NULL, OPT_BOOL, GROUP_SERVER, 0, AT(plain_json),
      .help = "responses without kvasir's own fields"},
+    {"--state-dir", NULL, NULL, OPT_TEXT, GROUP_SERVER, 0, AT(state_dir), .hint = "DIR",
+     .help = "where stored responses (/v1/responses) and measured choices are kept; not given: kvasir in the platform's "
+             "state directory"},
+    {"--responses-max-age", NULL, NULL, OPT_INT64, GROUP_SERVER, OPT_SECONDS, AT(responses_max_age), 0, 1ll << 32,
+     .hint = "TIME",
+     .help = "a stored response that was not used for so long is removed, such as 12h or 30d; 0 = never"},
+    {"--responses-max-size", NULL, NULL, OPT_INT64, GROUP_SERVER, OPT_BYTES, AT(responses_max_size), 0, 1ll << 50,
+     .hint = "SIZE",
+     .help = "most bytes of stored responses: the longest unused go first; 0 = no limit"},
 
     /* ── process ── */
     {"--config", NULL, NULL, OPT_TEXT, GROUP_PROCESS, OPT_NOT_IN_FILE, AT(config), .hint = "FILE",
@@ -462,6 +471,8 @@ void kv_options_defaults(kv_options *o) {
         .embd_normalize = 2,
         .slots_endpoint = true,
         .metrics_endpoint = true,
+        .responses_max_age = 30 * 86400,
+        .responses_max_size = 1ll << 30,
         .verbosity = 3,
     };
     kv_sampling_defaults(&o->sampling);
