@@ -261,6 +261,12 @@ static void write_ping(kv_buf *out) {
     event(out, "ping", json_pack("{s:s}", "type", "ping"));
 }
 
+static void say_error(kv_buf *out, const kv_http_request *req, const kv_error *err) {
+    write_error(out, err, kv_http_request_id(req));
+}
+
+static const kv_gate_voice voice = {.ping = write_ping, .error = say_error};
+
 static void on_ping(kv_buf *out, kv_job *j) {
     (void)j;
     write_ping(out);
@@ -278,25 +284,71 @@ static json_t *call_input(const json_t *arguments) {
     return json_object();
 }
 
-static json_t *whole_content(kv_choice *c, bool omit_thinking) {
-    json_t *said = kv_chat_answer_message(c), *content = json_array(), *call;
-    const json_t *thought = json_object_get(said, "reasoning_content"), *text = json_object_get(said, "content");
-    size_t i, n = json_string_length(thought);
-    if (n) {
-        json_t *signature = kv_anthropic_sign(json_string_value(thought), n, omit_thinking);
-        json_array_append_new(
-            content, thinking_block(omit_thinking ? json_string("") : json_incref((json_t *)thought), signature));
+/* The last block if it is of that type, else a new one. Borrowed. */
+static json_t *block_for(json_t *content, const char *type, json_t *fresh) {
+    json_t *last = json_array_get(content, json_array_size(content) - 1);
+    const char *is = json_string_value(json_object_get(last, "type"));
+    if (is && strcmp(is, type) == 0) {
+        json_decref(fresh);
+        return last;
     }
-    if (json_string_length(text)) json_array_append_new(content, text_block(json_incref((json_t *)text)));
-    json_array_foreach(json_object_get(said, "tool_calls"), i, call) {
-        const json_t *function = json_object_get(call, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
+    json_array_append_new(content, fresh);
+    return fresh;
+}
+
+static void append_to(json_t *block, const char *name, const json_t *more) {
+    const json_t *before = json_object_get(block, name);
+    kv_buf text = {0};
+    kv_buf_add(&text, json_string_value(before), json_string_length(before));
+    kv_buf_add(&text, json_string_value(more), json_string_length(more));
+    json_object_set_new(block, name, kv_json_text(kv_buf_str(&text), text.len));
+    kv_buf_free(&text);
+}
+
+/* arguments: the calls' texts so far, by their number. */
+static void gather_call(json_t *content, json_t *arguments, const json_t *call) {
+    const json_t *function = json_object_get(call, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    size_t number = (size_t)json_integer_value(json_object_get(call, "index"));
+    if (number >= json_array_size(arguments)) {
         char id[128];
         call_id(id, sizeof id, call);
-        json_array_append_new(content,
-                              tool_block(id, name ? name : "", call_input(json_object_get(function, "arguments"))));
+        json_array_append_new(content, tool_block(id, name ? name : "", json_null()));
+        json_array_append_new(arguments, json_pack("{s:s}", "text", ""));
     }
-    json_decref(said);
+    append_to(json_array_get(arguments, number), "text", json_object_get(function, "arguments"));
+}
+
+static void gather(json_t *content, json_t *arguments, const json_t *delta) {
+    const json_t *thought = json_object_get(delta, "reasoning_content"), *text = json_object_get(delta, "content");
+    json_t *call;
+    size_t i;
+    if (json_string_length(thought))
+        append_to(block_for(content, "thinking", thinking_block(json_string(""), json_null())), "thinking", thought);
+    if (json_string_length(text)) append_to(block_for(content, "text", text_block(json_string(""))), "text", text);
+    json_array_foreach(json_object_get(delta, "tool_calls"), i, call) gather_call(content, arguments, call);
+}
+
+/* The blocks that a stream would have told: not the beginning of the answer that the request gave. */
+static json_t *whole_content(kv_choice *c, bool omit_thinking) {
+    json_t *deltas = kv_chat_answer_feed(c, kv_buf_str(&c->text), c->text.len, true), *content = json_array();
+    json_t *arguments = json_array(), *delta, *block;
+    size_t i, n_calls = 0;
+    json_array_foreach(deltas, i, delta) gather(content, arguments, delta);
+    json_array_foreach(content, i, block) {
+        const json_t *thought = json_object_get(block, "thinking");
+        if (thought) {
+            json_object_set_new(
+                block, "signature",
+                kv_anthropic_sign(json_string_value(thought), json_string_length(thought), omit_thinking));
+            if (omit_thinking) json_object_set_new(block, "thinking", json_string(""));
+        } else if (json_object_get(block, "input")) {
+            const json_t *text = json_object_get(json_array_get(arguments, n_calls++), "text");
+            json_object_set_new(block, "input", call_input(text));
+        }
+    }
+    json_decref(arguments);
+    json_decref(deltas);
     return content;
 }
 
@@ -402,7 +454,7 @@ static kv_status overloaded(kv_http_response *res, kv_status st) {
 }
 
 kv_status kv_serve_messages(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    return overloaded(res, kv_gate_serve(serve_messages, true, app, req, res, err));
+    return overloaded(res, kv_gate_serve_as(&voice, serve_messages, true, app, req, res, err));
 }
 
 kv_status kv_serve_count_message_tokens(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {

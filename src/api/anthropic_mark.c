@@ -100,7 +100,6 @@ static json_t *conversation_at(const kv_anthropic *a, const kv_anthropic_mark *m
     json_t *messages = mark->messages ? json_incref(mark->messages) : json_array();
     if (!mark->messages && a->has_system)
         json_array_append(messages, json_array_get(json_object_get(a->chat, "messages"), 0));
-    kv_anthropic_tidy(messages);
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     bool asked = has_role(last, "user") || has_role(last, "tool");
     json_array_append_new(messages,
@@ -114,10 +113,20 @@ static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
     return i;
 }
 
+/* Behind all that is there: before the generation prompt, or nearly. */
+static bool is_end(const kv_anthropic *a, const json_t *messages) {
+    const json_t *all = json_object_get(a->chat, "messages");
+    size_t n = json_array_size(all);
+    return messages && json_array_size(messages) == n &&
+           json_equal(json_array_get(messages, n - 1), json_array_get(all, n - 1));
+}
+
 /* 0: cannot be told, as the template does not render such a conversation. */
 static size_t find_mark(const kv_job *j, const kv_anthropic *a, const kv_anthropic_mark *mark) {
     size_t n, n_cut, found = 0;
     const char *text = kv_chat_prompt_text(j->chat, &n);
+    if (mark->messages) kv_anthropic_tidy(mark->messages);
+    if (is_end(a, mark->messages)) return j->prompts.list[0].len;
     json_t *body = json_copy(a->chat);
     json_object_set_new(body, "messages", conversation_at(a, mark));
     json_object_set_new(body, "tool_choice", json_string("none")); /* the same prompt without the time for a grammar */
@@ -140,6 +149,7 @@ static int by_position(const void *a, const void *b) {
 void kv_anthropic_find_marks(kv_job *j, const kv_anthropic *a) {
     if (!a->n_marks || !j->params.cache_prompt) return;
     int32_t last = (int32_t)j->prompts.list[0].len - 1;
+    if (last + 1 >= j->app->n_ctx_served) return; /* it will be refused */
     j->hints = kv_alloc((size_t)a->n_marks * sizeof *j->hints);
     for (int i = 0; i < a->n_marks; i++) {
         const kv_anthropic_mark *m = &a->mark[i];

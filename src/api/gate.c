@@ -252,6 +252,7 @@ typedef struct passage {
     kv_gate *gate;
     kv_app *app;
     kv_http_handler handler;
+    const kv_gate_voice *voice;
     kv_ticket ticket;
     int ping_ms;           /* -1 = none */
     kv_http_stream stream; /* the handler's, once it has run; zeroed: it has none */
@@ -264,6 +265,13 @@ static void free_passage(void *ctx) {
     kv_gate_leave(p->gate, &p->ticket);
     free(p);
 }
+
+static void say_error(kv_buf *out, const kv_http_request *req, const kv_error *err) {
+    (void)req;
+    kv_sse_error(out, err);
+}
+
+static const kv_gate_voice plain_voice = {.ping = kv_sse_ping, .error = say_error};
 
 /* The handler of a request whose 200 is out: what it says becomes events. */
 static void run_late(passage *p, kv_http_request *req, kv_buf *out) {
@@ -280,7 +288,7 @@ static void run_late(passage *p, kv_http_request *req, kv_buf *out) {
         p->over = true;
     } else {
         err.status = st;
-        kv_sse_error(out, &err);
+        p->voice->error(out, req, &err);
         p->over = true;
     }
     kv_buf_free(&res.body);
@@ -295,13 +303,13 @@ static bool next_late(void *ctx, kv_http_request *req, kv_buf *out) {
         if (entry == KV_ENTRY_INSIDE) {
             run_late(p, req, out);
         } else if (entry == KV_ENTRY_REFUSED) {
-            kv_sse_error(out, &err);
+            p->voice->error(out, req, &err);
             p->over = true;
         } else {
             kv_wait got = kv_http_wait(req, &p->ticket.wake, p->ping_ms);
             if (got == KV_WAIT_HUNG_UP) return false;
             if (got == KV_WAIT_TIMEOUT) {
-                kv_sse_ping(out);
+                p->voice->ping(out);
                 return true;
             }
         }
@@ -355,9 +363,14 @@ static kv_status come_late(passage *p, bool *later, bool streams, kv_http_reques
 
 kv_status kv_gate_serve(kv_http_handler handler, bool streams, kv_app *app, kv_http_request *req, kv_http_response *res,
                         kv_error *err) {
+    return kv_gate_serve_as(&plain_voice, handler, streams, app, req, res, err);
+}
+
+kv_status kv_gate_serve_as(const kv_gate_voice *voice, kv_http_handler handler, bool streams, kv_app *app,
+                           kv_http_request *req, kv_http_response *res, kv_error *err) {
     if (!app->gate) return handler(app, req, res, err);
     passage *p = kv_alloc(sizeof *p);
-    *p = (passage){.gate = app->gate, .app = app, .handler = handler};
+    *p = (passage){.gate = app->gate, .app = app, .handler = handler, .voice = voice};
     bool later = false;
     kv_status st = KV_OK;
     /* The body is read before anybody is waked by it. */

@@ -53,6 +53,15 @@ void kv_gate_look_away(kv_gate *g);
 kv_status kv_gate_serve(kv_http_handler handler, bool streams, struct kv_app *app, kv_http_request *req,
                         kv_http_response *res, kv_error *err);
 
+/* What a stream says while it waits, and when the model does not come. */
+typedef struct kv_gate_voice {
+    void (*ping)(kv_buf *out);
+    void (*error)(kv_buf *out, const kv_http_request *req, const kv_error *err); /* the last that is said */
+} kv_gate_voice;
+/* The same in an API's own words; `voice` is static. kv_gate_serve speaks OpenAI's. */
+kv_status kv_gate_serve_as(const kv_gate_voice *voice, kv_http_handler handler, bool streams, struct kv_app *app,
+                           kv_http_request *req, kv_http_response *res, kv_error *err);
+
 /* ── main thread ───────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Who closes it, to be waked when that was asked for. Before anybody enters; `w` outlives their last leaving. */
