@@ -37,7 +37,7 @@ elif has brew; then manager=brew
 elif [ "$(uname -s)" = Darwin ]; then
   fail "Homebrew is missing; install it from brew.sh, then run this again"
 else
-  fail "none of apt-get, dnf and brew is here. Install yourself: a C and C++ compiler, make, cmake >= $min_cmake, ninja, pkg-config, git, openssl, unzip, node >= $min_node with npm, python3 with pip; libmicrohttpd, jansson, SQLite, xxHash, zstd, libcurl, libsodium and cmocka with their headers"
+  fail "none of apt-get, dnf and brew is here. Install yourself: a C and C++ compiler, make, cmake >= $min_cmake, ninja, pkg-config, git, openssl, unzip, node >= $min_node with npm, python3 with pip; libmicrohttpd, jansson, SQLite, xxHash, zlib, zstd, libcurl, libsodium and cmocka with their headers"
 fi
 
 installed() { # is this package of the manager's installed?
@@ -80,6 +80,7 @@ want_library libmicrohttpd     libmicrohttpd-dev      libmicrohttpd-devel  libmi
 want_library jansson           libjansson-dev         jansson-devel        jansson
 want_library sqlite3           libsqlite3-dev         sqlite-devel         sqlite
 want_library libxxhash         libxxhash-dev          xxhash-devel         xxhash
+want_library zlib              zlib1g-dev             zlib-devel           zlib
 want_library libzstd           libzstd-dev            libzstd-devel        zstd
 want_library libcurl           libcurl4-openssl-dev   libcurl-devel        curl
 want_library libsodium         libsodium-dev          libsodium-devel      libsodium

@@ -166,15 +166,16 @@ static bool check_route(kv_http_request *req) {
 
 static bool check_body(kv_http_request *req) {
     const char *coding = header(req, "Content-Encoding"), *length = header(req, "Content-Length");
-    if (coding && coding[0] && strcasecmp(coding, "identity") != 0)
+    bool packed = coding && coding[0] && strcasecmp(coding, "identity") != 0;
+    if (packed && !kv_inflate_knows(coding))
         return refuse_as(req, 415, KV_INVALID,
-                         "compressed request bodies are not supported: send without "
-                         "Content-Encoding");
+                         "the Content-Encoding \"%.40s\" is not supported: send gzip, deflate, or without one", coding);
     uint64_t n = length ? strtoull(length, NULL, 10) : 0;
     if (n > req->http->cfg.max_body)
         return refuse(req, KV_TOO_LARGE, "the request body of %llu bytes is larger than the limit of %zu",
                       (unsigned long long)n, req->http->cfg.max_body);
-    if (n) kv_buf_reserve(&req->body, n < MAX_RESERVED ? (size_t)n : MAX_RESERVED);
+    if (packed) req->inflate = kv_inflate_new();
+    else if (n) kv_buf_reserve(&req->body, n < MAX_RESERVED ? (size_t)n : MAX_RESERVED);
     return true;
 }
 
@@ -229,10 +230,9 @@ static enum MHD_Result begin(kv_http_request *req, const char *method, const cha
     return reply(req);
 }
 
-/* Only a chunked body can still be too large here. libmicrohttpd takes no response in the middle of a body, so it is
- * written to the socket, on which nothing else is on its way, and the connection is ended. */
+/* Only a chunked or packed body can still be too large here. libmicrohttpd takes no response in the middle of a body, so
+ * it is written to the socket, on which nothing else is on its way, and the connection is ended. */
 static enum MHD_Result too_large(kv_http_request *req) {
-    (void)refuse(req, KV_TOO_LARGE, "the request body is larger than the limit of %zu bytes", req->http->cfg.max_body);
     kv_reply_error(req, req->refused, &req->err);
     req->close = req->has_unread_body = true;
     req->stage = KV_STAGE_REPLIED;
@@ -240,17 +240,40 @@ static enum MHD_Result too_large(kv_http_request *req) {
     return MHD_NO;
 }
 
-static enum MHD_Result take_body(kv_http_request *req, const char *data, size_t *n) {
-    if (!req->refused) {
-        if (*n > req->http->cfg.max_body - req->body.len) return too_large(req);
-        kv_buf_add(&req->body, data, *n);
+/* False when it was refused: as too large at once, else when all of it has come. */
+static bool add_to_body(kv_http_request *req, const char *data, size_t n) {
+    size_t max = req->http->cfg.max_body;
+    if (req->inflate && req->received <= max) { /* packed bytes count, too: what they become may be nothing */
+        kv_status st = kv_inflate_feed(&req->body, req->inflate, data, n, max, &req->err);
+        if (st != KV_OK) req->refused = kv_status_http(st);
+        return st == KV_OK;
     }
+    if (req->inflate || n > max - req->body.len)
+        return refuse(req, KV_TOO_LARGE, "the request body is larger than the limit of %zu bytes", max);
+    kv_buf_add(&req->body, data, n);
+    return true;
+}
+
+static enum MHD_Result take_body(kv_http_request *req, const char *data, size_t *n) {
+    req->received += *n;
+    if (!req->refused && !add_to_body(req, data, *n) && req->err.status == KV_TOO_LARGE) return too_large(req);
+    /* What cannot be unpacked is refused when all of it was read and thrown away, which must come to an end. */
+    if (req->refused && req->inflate && req->received > req->http->cfg.max_body) return MHD_NO;
     *n = 0;
     /* Each piece may take the idle timeout, all together not more than it and the time at the least rate. */
     int64_t spent = kv_now_us(kv_clock_real()) - req->started_us;
-    int64_t due = (int64_t)req->body.len * 1000000 / MIN_BODY_BYTES_PER_S;
+    int64_t due = (int64_t)req->received * 1000000 / MIN_BODY_BYTES_PER_S;
     kv_conn_deadline(req->conn, due < spent ? due - spent : 0);
     return MHD_YES;
+}
+
+static bool check_unpacked(kv_http_request *req) {
+    if (!req->inflate) return true;
+    kv_status st = kv_inflate_end(req->inflate, &req->err);
+    kv_inflate_free(req->inflate);
+    req->inflate = NULL;
+    if (st != KV_OK) req->refused = kv_status_http(st);
+    return st == KV_OK;
 }
 
 static enum MHD_Result handle(kv_http_request *req) {
@@ -278,7 +301,7 @@ enum MHD_Result kv_request_access(void *http, struct MHD_Connection *mhd, const 
     if (req->stage == KV_STAGE_HEAD) return begin(req, method, version);
     if (*n_data) return take_body(req, data, n_data);
     if (req->stage == KV_STAGE_REPLIED) return MHD_YES;
-    return req->refused ? reply(req) : handle(req);
+    return req->refused || !check_unpacked(req) ? reply(req) : handle(req);
 }
 
 void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context,
@@ -300,6 +323,7 @@ void kv_request_completed(void *http, struct MHD_Connection *mhd, void **context
     kv_buf_free(&req->path);
     kv_buf_free(&req->segment);
     kv_buf_free(&req->body);
+    kv_inflate_free(req->inflate);
     kv_buf_free(&req->res.body);
     kv_buf_free(&req->pending);
     free(req);

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "http/auth.h"
 #include "http/http.h"
+#include "http/inflate.h"
 
 #define KV_CONN_NEVER INT64_MAX /* no deadline */
 
@@ -100,6 +101,8 @@ struct kv_http_request {
     kv_buf path;
     kv_buf segment; /* of the path, for the route's "{}" */
     kv_buf body;
+    kv_inflate *inflate; /* owned; while a packed body comes, else NULL */
+    size_t received;     /* bytes of the body that came, packed or not */
     char id[132]; /* up to 128 and the NUL */
     int64_t started_us;
     const kv_http_route *route; /* the route of path and method; NULL when refused before */

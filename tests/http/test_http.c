@@ -2,6 +2,8 @@
  * answer (streams, hang-ups, stopping, limits on connections) is in test_http_live.c. */
 #include "client.h"
 
+#include <zlib.h>
+
 #include "base/log.h"
 
 static kv_http *server;
@@ -503,15 +505,65 @@ static void test_expect(void **state) {
     hang_up(&c);
 }
 
+/* n bytes packed as gzip's (bits 31) or zlib's (15) format. */
+static size_t pack(char *out, size_t room, const char *text, size_t n, int bits) {
+    z_stream z = {.next_in = (Bytef *)text, .avail_in = (uInt)n, .next_out = (Bytef *)out, .avail_out = (uInt)room};
+    assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, bits, 9, Z_DEFAULT_STRATEGY), Z_OK);
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&z);
+    return room - z.avail_out;
+}
+
+static void post_packed(client *c, const char *coding, const char *bytes, size_t n) {
+    char headers[128];
+    snprintf(headers, sizeof headers, "Content-Encoding: %s\r\nContent-Length: %zu\r\n", coding, n);
+    post(c, headers, bytes, n);
+    assert_true(read_answer(c, &a, false));
+}
+
 static void test_content_encoding(void **state) {
     (void)state;
+    static char zeros[500000];
+    char packed[1000];
+    start((kv_http_config){.max_body = 1000});
     client c = dial(port);
-    post(&c, "Content-Encoding: identity\r\nContent-Length: 1\r\n", "x", 1);
-    assert_true(read_answer(&c, &a, false));
+    post_packed(&c, "identity", "x", 1);
     assert_int_equal(a.status, 200);
-    post(&c, "Content-Encoding: gzip\r\nContent-Length: 3\r\n", "\x1f\x8b\x08", 3);
-    assert_true(read_answer(&c, &a, false));
-    assert_non_null(strstr(error_of(&a, 415, "invalid_request_error"), "Content-Encoding"));
+    size_t n = pack(packed, sizeof packed, "hello", 5, 31);
+    post_packed(&c, "gzip", packed, n);
+    assert_int_equal(a.status, 200);
+    assert_string_equal(a.body.data, "hello");
+    n += pack(packed + n, sizeof packed - n, ", you", 5, 31); /* members may follow one another */
+    post_packed(&c, "X-GZip", packed, n);
+    assert_string_equal(a.body.data, "hello, you");
+    n = pack(packed, sizeof packed, "deflated", 8, 15);
+    post_packed(&c, "deflate", packed, n);
+    assert_string_equal(a.body.data, "deflated");
+    n = pack(packed, sizeof packed, zeros, 1000, 31); /* the limit itself */
+    post_packed(&c, "gzip", packed, n);
+    assert_int_equal(a.status, 200);
+    assert_int_equal(a.body.len, 1000);
+    post_packed(&c, "gzip", "", 0);
+    assert_int_equal(a.status, 200);
+    /* what cannot be unpacked leaves the connection as it is */
+    post_packed(&c, "gzip", packed, n - 3);
+    assert_non_null(strstr(error_of(&a, 400, "invalid_request_error"), "ends in the middle"));
+    post_packed(&c, "gzip", "{\"a\":1}", 7);
+    assert_non_null(strstr(error_of(&a, 400, "invalid_request_error"), "Content-Encoding"));
+    post_packed(&c, "br", "abc", 3);
+    assert_non_null(strstr(error_of(&a, 415, "invalid_request_error"), "\"br\""));
+    post_packed(&c, "gzip, gzip", "abc", 3);
+    error_of(&a, 415, "invalid_request_error");
+    /* and so much that 1,000 bytes were a few: refused where it passes the limit */
+    n = pack(packed, sizeof packed, zeros, 1001, 31);
+    post_packed(&c, "gzip", packed, n);
+    assert_non_null(strstr(error_of(&a, 413, "invalid_request_error"), "1000"));
+    assert_true(ended(&c));
+    hang_up(&c);
+    c = dial(port);
+    n = pack(packed, sizeof packed, zeros, sizeof zeros, 15);
+    post_packed(&c, "deflate", packed, n);
+    error_of(&a, 413, "invalid_request_error");
     hang_up(&c);
 }
 
