@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak kill bench parity lint format install uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz soak kill bench parity lint format install dist uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -66,9 +66,14 @@ install: ## install under PREFIX (/usr/local), below DESTDIR if given
 	@test -x build/kvasir || $(MAKE) --no-print-directory all # nothing is built as root when it is there
 	@DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(abspath $(PREFIX))'
 
+dist: all ## one archive that runs where it is unpacked, tried out: build/dist/kvasir-VERSION-….tar.gz
+	@scripts/make-fixtures.sh
+	@archive=$$(scripts/dist.sh build) && scripts/dist-test.sh "$$archive" build/models/tiny/llama.gguf && echo "$$archive"
+
 uninstall: ## remove what install put there
-	rm -f '$(DESTDIR)$(abspath $(PREFIX))/bin/kvasir'
-	rm -rf '$(DESTDIR)$(abspath $(PREFIX))/lib/kvasir' '$(DESTDIR)$(abspath $(PREFIX))/share/doc/kvasir'
+	cd '$(DESTDIR)$(abspath $(PREFIX))' && rm -rf lib/kvasir share/doc/kvasir share/kvasir && rm -f bin/kvasir \
+	  share/man/man1/kvasir.1 share/bash-completion/completions/kvasir share/zsh/site-functions/_kvasir \
+	  share/fish/vendor_completions.d/kvasir.fish lib/systemd/system/kvasir.service lib/systemd/user/kvasir.service
 
 clean: ## remove what was compiled; engine, models and fetched tools stay
 	rm -rf build-asan build-tsan build-fuzz

@@ -26,8 +26,8 @@ if(KVASIR_LLAMA_DIR AND NOT APPLE)
 endif()
 
 # Man page and completions, written by the program itself from its tables, so that they are what it takes. Where it cannot
-# run on this machine there are none.
-if(NOT CMAKE_CROSSCOMPILING)
+# run on this machine, or would report to a sanitizer, there are none.
+if(NOT CMAKE_CROSSCOMPILING AND NOT KVASIR_SANITIZE)
   set(_share ${CMAKE_BINARY_DIR}/share)
   file(MAKE_DIRECTORY ${_share})
   set(_write "\"$1\" help man > kvasir.1")
