@@ -1,7 +1,8 @@
 /* The admin's view of the cache: what it holds, how a prompt would fare, why the last ones missed.
  *
  *   GET  /kvasir/cache      {"enabled", "ram_bytes", …, "misses": {"diverged": 3, …}}
- *   DELETE /kvasir/cache?scope=NAME | ?all=true     forgets this model's cache of a scope, or all of it, idle slots too
+ *   DELETE /kvasir/cache?scope=NAME | ?all=true     forgets this model's cache of a scope, or all of it, idle slots too,
+ *                                                 and the scope's stored responses
  *   POST /kvasir/explain    a body of /v1/chat/completions or of /v1/completions ─► what a look-up finds; nothing runs
  *   GET  /kvasir/why        the newest miss, or with ?id=REQUEST that request's; ?id=last is the newest, too
  *
@@ -15,6 +16,7 @@
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/scope.h"
+#include "state/stored.h"
 
 static kv_status require_admin(const kv_http_request *req, kv_error *err) {
     if (kv_http_is_admin(req)) return KV_OK;
@@ -204,8 +206,10 @@ kv_status kv_serve_erase_cache(void *ctx, kv_http_request *req, kv_http_response
     /* What runs keeps its slot; idle ones may hold anybody's tokens, and only cost a restore. */
     for (int i = 0; i < app->engine_info.n_slots; i++) kv_sched_erase_slot(app->sched, i, NULL, NULL);
     uint64_t records = app->cache ? kv_cache_erase(app->cache, scope, err) : 0;
+    uint64_t responses = app->responses ? kv_stored_erase(app->responses, scope) : 0;
     free(scope);
-    answer(res, json_pack("{s:I}", "erased_records", (json_int_t)records));
+    answer(res,
+           json_pack("{s:I, s:I}", "erased_records", (json_int_t)records, "erased_responses", (json_int_t)responses));
     return KV_OK;
 }
 
