@@ -384,12 +384,15 @@ static const kv_dialect dialect = {
 
 /* ── endpoints ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* What the chat machinery calls it, as the client wrote it. */
+/* The schema has another place in OpenAI's body: the error names it as the client wrote it. */
 static void rename_field(kv_error *err, const json_t *asked) {
+    static const char theirs[] = "response_format.json_schema";
     if (!err || strncmp(err->field, "response_format", 15) != 0) return;
+    const char *ours = json_is_object(kv_json_get(asked, "output_format")) ? "output_format" : "output_config.format";
     kv_error before = *err;
-    kv_fail_field(err, json_is_object(kv_json_get(asked, "output_format")) ? "output_format" : "output_config.format",
-                  "%s", before.message);
+    const char *at = strstr(before.message, theirs);
+    kv_fail_field(err, ours, "%.*s%s%s", at ? (int)(at - before.message) : 0, before.message, at ? ours : "",
+                  at ? at + sizeof theirs - 1 : before.message);
     err->status = before.status;
 }
 

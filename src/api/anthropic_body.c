@@ -234,7 +234,8 @@ static kv_status read_format(kv_anthropic *a, const json_t *format, const char *
     if (st != KV_OK) return st;
     if (!schema) return kv_fail_field(err, at, "'%s.schema' is required", at);
     json_object_set_new(a->chat, "response_format",
-                        json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+                        json_pack("{s:s, s:{s:O, s:O*}}", "type", "json_schema", "json_schema", "schema", schema,
+                                  "strict", kv_json_get(format, "strict"))); /* not Anthropic's: follow what can be */
     return KV_OK;
 }
 
