@@ -1,14 +1,16 @@
-// Conversations as real users bring them, on a tiny model of each memory kind, within one server's life: each turn
-// computes no more than what is new, and the answer is a cold server's. scenarios-disk.test.mjs has those that outlive
-// a server.
+// Conversations as real users bring them, on a tiny model of each memory kind: each turn computes no more than what is
+// new, and the answer is a cold server's. What happens between two turns is that others take the slots, or that the
+// server ends and another begins on its disk cache. scenarios-disk.test.mjs has the days when that cache is harmed.
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { startServer } from './server.mjs';
 import { events } from './sse.mjs';
-import { args, assertSame, atMost, B, Chat, Cold, generator, greedy, greedyRaw, kinds, N, played, post, words } from './scenario.mjs';
+import { args, assertSame, atMost, B, Chat, Cold, Folders, generator, greedy, greedyRaw, kinds, N, played, post, words } from './scenario.mjs';
 
 const cold = new Cold();
+const folders = new Folders();
 after(() => cold.stop());
+after(() => folders.remove());
 
 /** Others' requests, enough of them to take every slot; they share no token with anybody's prompt. */
 let others = 0;
@@ -16,13 +18,21 @@ async function unrelated(server, n = 3) {
   for (let i = 0; i < n; i++) await greedyRaw(server, String.fromCharCode(33 + others++ % 27) + words(generator(), 40), 2);
 }
 
-for (const kind of Object.keys(kinds)) {
-  describe(`in memory, ${kind}`, () => {
+for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restarted']) {
+  describe(`${life}, ${kind}`, () => {
+    const more = life === 'restarted' ? ['--cache-dir', folders.make()] : [];
     let server;
     before(async () => {
-      server = await startServer({ args: args(kind) });
+      server = await startServer({ args: args(kind, ...more) });
     });
     after(() => server?.stop());
+
+    /** Between two requests: others take every slot (n of them), or the server is another one. */
+    async function meanwhile(n = 3) {
+      if (life === 'in memory') return unrelated(server, n);
+      await server.stop();
+      server = await startServer({ args: args(kind, ...more) });
+    }
 
     it('S1: the same prompt again computes one token', async () => {
       const messages = [{ role: 'user', content: words(generator(), 700) }];
@@ -31,7 +41,7 @@ for (const kind of Object.keys(kinds)) {
       const again = await greedy(server, messages);
       assert.equal(again.computed, 1, 'at once');
       assert.equal(again.miss, null);
-      await unrelated(server);
+      await meanwhile();
       const later = await greedy(server, messages);
       assert.equal(later.computed, 1, 'after others took the slots');
       assert.equal(later.cached.engine, 0);
@@ -41,7 +51,7 @@ for (const kind of Object.keys(kinds)) {
     it('S1: the same prompt again, after an answer longer than a window', async () => {
       const messages = [{ role: 'user', content: words(generator(), 700) }];
       await played(server, messages, words(generator(), 300));
-      await unrelated(server);
+      await meanwhile();
       const again = await greedy(server, messages);
       await cold.check(kind, messages, again, 'S1');
       assert.equal(again.computed, 1);
@@ -49,7 +59,10 @@ for (const kind of Object.keys(kinds)) {
 
     it('S2, S8: a chat of ten turns computes what is new; its last answer again, one token', async () => {
       const chat = new Chat(kind, 300);
-      for (let i = 1; i < 10; i++) await chat.turn(server, `S2: turn ${i}`);
+      for (let i = 1; i < 10; i++) {
+        await chat.turn(server, `S2: turn ${i}`);
+        if (i % 3 === 0 && life === 'restarted') await meanwhile();
+      }
       await chat.check(server, cold, 'S2: turn 10');
       chat.ask(40);
       await played(server, chat.messages, 'one answer, not liked');
@@ -67,7 +80,7 @@ for (const kind of Object.keys(kinds)) {
         parameters: { type: 'object', properties: { key: { type: 'string' } } } } }];
       const ask = (first) => [...chat.messages, { role: 'user', content: first + words(rnd, 60) }];
       const first = await greedy(server, ask('A'), 4, { tools });
-      await unrelated(server);
+      await meanwhile();
       for (const letter of ['B', 'C']) {
         const messages = ask(letter);
         const got = await greedy(server, messages, 4, { tools });
@@ -82,17 +95,19 @@ for (const kind of Object.keys(kinds)) {
 
     it('S10: more conversations than slots, in turn', async () => {
       const chats = Array.from({ length: 5 }, () => new Chat(kind, 200));
-      for (let round = 1; round <= 3; round++)
+      for (let round = 1; round <= 3; round++) {
         for (const [i, chat] of chats.entries()) await chat.turn(server, `S10: conversation ${i}, turn ${round}`);
+        if (life === 'restarted') await meanwhile();
+      }
       for (const chat of chats) await chat.check(server, cold, 'S10');
     });
 
     it('S11: an unrelated short request between two turns of a long chat', async () => {
       const chat = new Chat(kind, 1800);
       await chat.turn(server, 'S11');
-      await unrelated(server, 1);
+      await meanwhile(1);
       await chat.turn(server, 'S11: after one');
-      await unrelated(server, 3);
+      await meanwhile();
       await chat.check(server, cold, 'S11: after three');
     });
 
@@ -111,7 +126,7 @@ for (const kind of Object.keys(kinds)) {
         }
       });
       assert.ok(done >= 500 && done < 2600, `hung up at ${done}`);
-      await unrelated(server, 3);
+      await meanwhile();
       const got = await greedyRaw(server, prompt);
       atMost(got.computed, got.prompt - done + B[kind], 'S14');
       await cold.checkRaw(kind, prompt, got, 'S14');
@@ -127,6 +142,7 @@ for (const kind of Object.keys(kinds)) {
       assert.equal(json.error.n_prompt_tokens, 9000);
       assert.equal(json.error.n_ctx, 8192);
       await cold.check(kind, running.messages, await other, 'S15: one that ran meanwhile');
+      await meanwhile();
       await chat.check(server, cold, 'S15: a conversation goes on');
     });
 
@@ -142,6 +158,7 @@ for (const kind of Object.keys(kinds)) {
           assert.equal(got.miss.reason, 'disabled');
           await cold.check(kind, messages, got, 'S17');
         }
+        await meanwhile();
         const left = await greedy(server, own, 1);
         assert.ok(left.computed > left.prompt - 20, `nothing of it was left, but ${left.prompt - left.computed} tokens were found`);
       }
@@ -152,6 +169,7 @@ for (const kind of Object.keys(kinds)) {
     it('S29: idle conversations beside a running one go on as if alone', async () => {
       const idle = Array.from({ length: 6 }, () => new Chat(kind, 350));
       for (const chat of idle) await chat.turn(server, 'S29');
+      if (life === 'restarted') await meanwhile();
       const running = [{ role: 'user', content: words(generator(), 400) }];
       const got = greedy(server, running, 200);
       for (const chat of idle) await chat.turn(server, 'S29: resumed beside a running one');
@@ -160,10 +178,11 @@ for (const kind of Object.keys(kinds)) {
     });
   });
 
-  describe(`S16: two answers that overflow the cells, ${kind}`, () => {
+  describe(`S16: two answers that overflow the cells, ${life}, ${kind}`, () => {
+    const more = ['-c', '1024', ...(life === 'restarted' ? ['--cache-dir', folders.make()] : [])];
     let server;
     before(async () => {
-      server = await startServer({ args: args(kind, '-c', '1024') });
+      server = await startServer({ args: args(kind, ...more) });
     });
     after(() => server?.stop());
 
@@ -172,9 +191,15 @@ for (const kind of Object.keys(kinds)) {
       const got = await Promise.all(prompts.map((messages) => greedy(server, messages, 500)));
       const metrics = await (await fetch(`${server.url}/metrics`)).text();
       assert.ok(Number(/^kvasir_preemptions_total (\d+)/m.exec(metrics)[1]) > 0, 'one was preempted');
+      if (life === 'restarted') {
+        await server.stop();
+        server = await startServer({ args: args(kind, ...more) });
+        for (const messages of prompts) got.push(await greedy(server, messages, 8));
+        for (const again of got.slice(2)) assert.equal(again.computed, 1, 'S16: asked again');
+      }
       for (const [i, answer] of got.entries()) {
-        assert.equal(answer.tokens.length, 500);
-        await cold.check(kind, prompts[i], answer, `S16: ${i}`);
+        assert.equal(answer.tokens.length, i < 2 ? 500 : 8);
+        await cold.check(kind, prompts[i % 2], answer, `S16: ${i}`);
       }
     });
   });
