@@ -22,7 +22,7 @@ static kv_status read_request(kv_response **out, const kv_app *app, const kv_htt
     return st;
 }
 
-kv_status kv_serve_responses(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+static kv_status serve(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     const kv_app *app = ctx;
     kv_response *r;
     kv_job *j;
@@ -38,6 +38,10 @@ kv_status kv_serve_responses(void *ctx, kv_http_request *req, kv_http_response *
     kv_response_reuse(&j->prompts.list[0], &r->before, app->model);
     j->state = r;
     return kv_job_run(j, req, res, err);
+}
+
+kv_status kv_serve_responses(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    return kv_gate_serve_as(&kv_response_voice, serve, true, app, req, res, err);
 }
 
 kv_status kv_serve_response_input_tokens(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {

@@ -16,6 +16,7 @@
 #ifndef KV_API_RESPONSES_H
 #define KV_API_RESPONSES_H
 
+#include "api/gate.h"
 #include "api/job.h"
 #include "state/stored.h"
 
@@ -90,5 +91,6 @@ void kv_response_reuse(kv_tokens *prompt, const kv_tokens *before, const kv_mode
 /* ── responses_output.c ────────────────────────────────────────────────────────────────────────────────────────── */
 
 extern const kv_dialect kv_response_dialect;
+extern const kv_gate_voice kv_response_voice;
 
 #endif

@@ -21,6 +21,7 @@
 #include "api/chat_answer.h"
 #include "api/responses.h"
 #include "api/shapes.h"
+#include "api/stream.h"
 
 /* ── the response object ───────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -41,31 +42,13 @@ static int64_t tokens_of(const kv_job *j, const char *part, size_t *first) {
     return n;
 }
 
-static const char *reasoning_of(const json_t *item) {
-    const json_t *list = json_object_get(item, "content");
-    if (json_array_size(list) == 0) list = json_object_get(item, "summary");
-    const char *s = json_string_value(json_object_get(json_array_get(list, 0), "text"));
-    return s ? s : "";
-}
-
-static int64_t n_reasoning_tokens(const kv_response *r, const kv_job *j) {
-    int64_t sum = 0;
-    size_t i, first;
-    const json_t *item;
-    json_array_foreach(r->output, i, item) {
-        if (strcmp(json_string_value(json_object_get(item, "type")), "reasoning") != 0) continue;
-        int64_t n = tokens_of(j, reasoning_of(item), &first);
-        sum += n > 0 ? n : 0;
-    }
-    return sum;
-}
-
-static json_t *usage_of(const kv_response *r, const kv_job *j) {
+static json_t *usage_of(const kv_job *j) {
     kv_timings t = kv_shape_total(j);
     json_int_t n_prompt = (json_int_t)j->prompts.list[0].len;
-    return json_pack("{s:I, s:{s:i}, s:i, s:{s:I}, s:I}", "input_tokens", n_prompt, "input_tokens_details",
+    return json_pack("{s:I, s:{s:i}, s:i, s:{s:i}, s:I}", "input_tokens", n_prompt, "input_tokens_details",
                      "cached_tokens", (int)t.n_cached, "output_tokens", (int)t.n_decoded, "output_tokens_details",
-                     "reasoning_tokens", (json_int_t)n_reasoning_tokens(r, j), "total_tokens", n_prompt + t.n_decoded);
+                     "reasoning_tokens", kv_chat_answer_reasoning_tokens(j, &j->choice[0]), "total_tokens",
+                     n_prompt + t.n_decoded);
 }
 
 /* A float as a person would write it: 0.8, not 0.800000011920929. */
@@ -92,7 +75,7 @@ static json_t *object_of(const kv_response *r, const kv_job *j, const char *stat
     set(o, "store", json_boolean(over ? r->stored : r->store));
     set(o, "temperature", number(j->params.sampling.temperature));
     set(o, "top_p", number(j->params.sampling.top_p));
-    set(o, "usage", over && !failed ? usage_of(r, j) : NULL);
+    set(o, "usage", over && !failed ? usage_of(j) : NULL);
     return o;
 }
 
@@ -310,7 +293,7 @@ static void add_call(kv_buf *out, kv_response *r, const json_t *call, json_int_t
     emit_open(out, r, "response.function_call_arguments.delta", NULL, json_pack("{s:O}", "delta", arguments));
 }
 
-/* A delta of chat's, or a whole message. */
+/* A delta of chat's. */
 static void add_delta(kv_buf *out, kv_response *r, const json_t *delta, const extra *x) {
     const json_t *call;
     size_t i;
@@ -402,50 +385,63 @@ static const char *code_of(const kv_error *err) {
     return err->status == KV_CONTEXT_FULL ? "context_length_exceeded" : "server_error";
 }
 
+/* For those who look for an error alone; `error` inside makes OpenAI's clients throw it. */
+static json_t *error_members(const kv_error *err) {
+    json_t *message = kv_json_text(err->message, strlen(err->message));
+    return json_pack("{s:s, s:O, s:n, s:{s:s, s:s, s:o, s:n}}", "code", code_of(err), "message", message, "param",
+                     "error", "type", kv_status_type(err->status), "code", code_of(err), "message", message, "param");
+}
+
 static void on_error(kv_buf *out, kv_job *j) {
     kv_response *r = j->state;
     begin(out, r, j);
     close_item(out, r, "incomplete");
-    json_t *message = kv_json_text(j->error.message, strlen(j->error.message));
     json_t *failed = object_of(r, j, "failed");
-    set(failed, "error", json_pack("{s:s, s:O}", "code", code_of(&j->error), "message", message));
+    set(failed, "error",
+        json_pack("{s:s, s:o}", "code", code_of(&j->error), "message",
+                  kv_json_text(j->error.message, strlen(j->error.message))));
     emit(out, r, "response.failed", json_pack("{s:o}", "response", failed));
-    /* For those who look for an error alone; `error` inside makes OpenAI's clients throw it. */
-    emit(out, r, "error",
-         json_pack("{s:s, s:O, s:n, s:{s:s, s:s, s:o, s:n}}", "code", code_of(&j->error), "message", message, "param",
-                   "error", "type", kv_status_type(j->error.status), "code", code_of(&j->error), "message", message,
-                   "param"));
+    emit(out, r, "error", error_members(&j->error));
 }
 
-/* The probabilities of the message's own tokens. */
-static void take_whole_probs(kv_response *r, kv_job *j, kv_choice *c) {
-    json_t *probs = kv_shape_take_probs(j, c);
-    if (!probs || r->open != KV_OPEN_MESSAGE) {
-        json_decref(probs);
-        return;
-    }
-    size_t first = 0;
-    int64_t n = tokens_of(j, kv_buf_str(&r->text), &first);
-    for (int64_t i = 0; i < n; i++) {
-        json_t *one = json_array_get(probs, first + (size_t)i);
-        if (one) json_array_append(r->probs, one);
-    }
-    json_decref(probs);
+/* Before there is a response: the model that it waited for does not come. */
+static void say_error(kv_buf *out, const kv_http_request *req, const kv_error *err) {
+    (void)req;
+    kv_response none = {0};
+    emit(out, &none, "error", error_members(err));
 }
 
+const kv_gate_voice kv_response_voice = {.ping = kv_sse_ping, .error = say_error};
+
+/* Each message gets the probabilities of its own tokens, of those of the whole answer. */
+static void share_probs(const kv_response *r, kv_job *j, kv_choice *c) {
+    json_t *all = kv_shape_take_probs(j, c), *item;
+    size_t k, first = 0;
+    json_array_foreach(r->output, k, item) {
+        json_t *part = json_array_get(json_object_get(item, "content"), 0), *own = json_object_get(part, "logprobs");
+        const char *text = json_string_value(json_object_get(part, "text"));
+        int64_t n = own && text ? tokens_of(j, text, &first) : 0;
+        for (int64_t i = 0; i < n; i++) {
+            json_t *one = json_array_get(all, first + (size_t)i);
+            if (one) json_array_append(own, one);
+        }
+    }
+    json_decref(all);
+}
+
+/* The deltas of the whole text at once. (A message would have what was continued in front.) */
 static json_t *body(kv_job *j) {
     kv_response *r = j->state;
     kv_choice *c = &j->choice[0];
-    json_t *message = kv_chat_answer_message(c);
     const extra none = {0};
-    add_reasoning(NULL, r, json_object_get(message, "reasoning_content"));
-    add_text(NULL, r, json_object_get(message, "content"), &none);
-    if (r->logprobs) take_whole_probs(r, j, c);
-    json_object_del(message, "reasoning_content");
-    json_object_del(message, "content");
-    add_delta(NULL, r, message, &none);
-    json_decref(message);
+    json_t *deltas = kv_chat_answer_feed(c, kv_buf_str(&c->text), c->text.len, true), *delta;
+    size_t i;
+    if (json_array_size(deltas) == 0 && c->text.len)
+        json_array_append_new(deltas, json_pack("{s:o}", "content", kv_json_text(c->text.data, c->text.len)));
+    json_array_foreach(deltas, i, delta) add_delta(NULL, r, delta, &none);
+    json_decref(deltas);
     close_all(NULL, r, c);
+    if (r->logprobs) share_probs(r, j, c);
     return finish(r, j);
 }
 

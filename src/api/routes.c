@@ -20,7 +20,6 @@ INSIDE(embeddings, false)
 INSIDE(embedding, false)
 INSIDE(rerank, false)
 INSIDE(chat_input_tokens, false)
-INSIDE(responses, true)
 INSIDE(response_input_tokens, false)
 INSIDE(tokenize, false)
 INSIDE(detokenize, false)
@@ -53,7 +52,7 @@ static const kv_http_route routes[] = {
     BOTH("GET", "/metrics", kv_serve_metrics),
     BOTH("POST", "/chat/completions", inside_chat_completions),
     BOTH("POST", "/chat/completions/input_tokens", inside_chat_input_tokens),
-    BOTH("POST", "/responses", inside_responses),
+    BOTH("POST", "/responses", kv_serve_responses),
     BOTH("POST", "/responses/input_tokens", inside_response_input_tokens),
     BOTH("GET", "/responses/{}", kv_serve_get_response),
     BOTH("DELETE", "/responses/{}", kv_serve_delete_response),
