@@ -114,6 +114,7 @@ class Server {
   /** Waits for the log line that says so, then for /health to agree. */
   async ready() {
     await this.until((lines) => lines.some((l) => /\bready after\b/.test(l)), 'ready');
+    if (!this.url.startsWith('http:')) return; // fetch reaches neither a UNIX socket nor a certificate of our own
     const health = await fetch(`${this.url}/health`);
     if (health.status !== 200) throw new Error(`kvasir says that it is ready, but /health gives ${health.status}:\n${this.log()}`);
     await health.arrayBuffer();
@@ -130,13 +131,13 @@ class Server {
 }
 
 /**
- * Starts `kvasir serve ARGS --port 0` and waits for it.
+ * Starts `kvasir serve ARGS --port PORT` (0: any free one) and waits for it.
  * args: options without `serve` and `--port`, none that silences the log on stderr. env: added to the environment.
  * until: 'ready' (default) or 'listening' (the port is open, the model may still load; then server.ready() waits).
  * binary: another program than KVASIR_BIN. user: { uid, gid } to run as.
  */
-export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd, user = {} } = {}) {
-  const child = spawn(program, ['serve', ...args, '--port', '0'], {
+export async function startServer({ args, env = {}, until = 'ready', binary: program = binary, cwd, user = {}, port = 0 } = {}) {
+  const child = spawn(program, ['serve', ...args, '--port', String(port)], {
     cwd,
     ...user,
     // Nothing of a test lands in the user's cache directory; who wants a disk names one.
@@ -147,9 +148,9 @@ export async function startServer({ args, env = {}, until = 'ready', binary: pro
   const server = new Server(child);
   try {
     const found = await server.until(
-      (lines) => lines.map((l) => /listening on http:\/\/(\S+?):(\d+)(?:\D|$)/.exec(l)).find(Boolean), 'listening');
+      (lines) => lines.map((l) => /listening on (https?:\/\/(?:\[[^\]]*\]|[^\s:\/]+):(\d+)(?:\/\S*)?|unix:\S+)/.exec(l)).find(Boolean), 'listening');
     server.port = Number(found[2]);
-    server.url = `http://${found[1]}:${found[2]}`;
+    server.url = found[1];
     if (until === 'ready') await server.ready();
   } catch (error) {
     await server.stop('SIGKILL');
