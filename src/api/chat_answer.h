@@ -20,4 +20,11 @@ json_t *kv_chat_answer_message(kv_choice *c);
 /* "stop", "length" or "tool_calls". Static. */
 const char *kv_chat_answer_finish(const kv_choice *c);
 
+/* How many of the choice's sampled tokens were thoughts: all up to the one with which the answer or a tool call begins,
+ * the format's own markers around the thoughts included (those that were sampled, not those of the prompt). 0 when no
+ * thought was told. Of a choice that is done; the same number for a stream and for a whole answer. */
+int kv_chat_answer_reasoning_tokens(const kv_job *j, kv_choice *c);
+/* OpenAI's usage of a chat job: kv_shape_usage with completion_tokens_details.reasoning_tokens, over all choices. */
+json_t *kv_chat_answer_usage(kv_job *j);
+
 #endif

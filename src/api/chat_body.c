@@ -9,6 +9,7 @@
 /* What was read of the body, and the texts that the renderer's parameters point to. */
 typedef struct reading {
     json_t *messages, *tools, *kwargs; /* owned */
+    json_t *shown;                     /* owned: all tools, when `tools` are fewer; else NULL */
     const char *tool_choice;           /* static */
     bool parallel, generation_prompt, continue_final;
     int thinking; /* 0, 1, -1 = the template's default */
@@ -17,6 +18,7 @@ typedef struct reading {
 static void free_reading(reading *r) {
     json_decref(r->messages);
     json_decref(r->tools);
+    json_decref(r->shown);
     json_decref(r->kwargs);
 }
 
@@ -35,8 +37,11 @@ static bool template_calls_in_parallel(const kv_model *model) {
 
 static kv_status read_tools(reading *r, const json_t *body, const kv_app *app, kv_error *err) {
     kv_status st = kv_chat_check_tools(&r->tools, json_object_get(body, "tools"), err);
+    json_t *all = r->tools ? json_copy(r->tools) : NULL;
     if (st == KV_OK)
         st = kv_chat_check_tool_choice(&r->tool_choice, r->tools, json_object_get(body, "tool_choice"), err);
+    if (json_array_size(all) > json_array_size(r->tools)) r->shown = all;
+    else json_decref(all);
     if (st == KV_OK) st = kv_json_bool(&r->parallel, body, "parallel_tool_calls", err);
     if (st != KV_OK || !r->tools) return st;
     if (!kv_json_get(body, "parallel_tool_calls")) r->parallel = template_calls_in_parallel(app->model);
@@ -145,11 +150,12 @@ static void blame(kv_error *err, const kv_params *params, const json_t *body) {
 
 static kv_status render(kv_chat_prompt **out, const reading *r, const kv_params *params, const kv_app *app,
                         kv_error *err) {
-    char *messages = dump(r->messages), *tools = dump(r->tools), *kwargs = dump(r->kwargs);
+    char *messages = dump(r->messages), *tools = dump(r->tools), *kwargs = dump(r->kwargs), *shown = dump(r->shown);
     bool tool_grammar = r->tools && (!r->tool_choice || strcmp(r->tool_choice, "none") != 0);
     kv_chat_params cp = {
         .messages_json = messages,
         .tools_json = tools,
+        .shown_tools_json = shown,
         .tool_choice = r->tool_choice,
         .json_schema = params->json_schema,
         .grammar = tool_grammar ? NULL : params->grammar, /* a default one steps back before tools */
@@ -165,6 +171,7 @@ static kv_status render(kv_chat_prompt **out, const reading *r, const kv_params 
     free(messages);
     free(tools);
     free(kwargs);
+    free(shown);
     return st;
 }
 

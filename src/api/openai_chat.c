@@ -76,7 +76,7 @@ static void on_end(kv_buf *out, kv_job *j) {
     if (j->params.include_usage) {
         kv_timings total = kv_shape_total(j);
         json_t *event = kv_shape_completion(j, "chat.completion.chunk", json_array());
-        json_object_set_new(event, "usage", kv_shape_usage(j));
+        json_object_set_new(event, "usage", kv_chat_answer_usage(j));
         json_object_set_new(event, "timings", kv_shape_timings(&total));
         kv_sse_event_new(out, event);
     }
@@ -96,7 +96,7 @@ static json_t *body(kv_job *j) {
     }
     kv_timings total = kv_shape_total(j);
     json_t *o = kv_shape_completion(j, "chat.completion", choices);
-    json_object_set_new(o, "usage", kv_shape_usage(j));
+    json_object_set_new(o, "usage", kv_chat_answer_usage(j));
     json_object_set_new(o, "timings", kv_shape_timings(&total));
     kv_account a = kv_account_of_job(j);
     kv_account_tell(o, j, &a);

@@ -94,6 +94,17 @@ static const field fields[] = {
     READ(KV_API_NATIVE, kv_field_response_fields, "response_fields"),
     READ(ALL, kv_field_cache_salt, "cache_salt"),
     READ(ALL, kv_field_kvasir, "kvasir"), /* after cache_prompt, which it may turn off */
+    /* OpenAI's fields that change nothing here: read, so that a wrong type is told, and without effect. None of them makes
+     * a cache of its own (scope.h). */
+    READ(OPENAI, kv_field_text_without_effect, "user"),
+    READ(OPENAI, kv_field_text_without_effect, "prompt_cache_key"),
+    READ(OPENAI, kv_field_text_without_effect, "prompt_cache_retention"),
+    READ(OPENAI, kv_field_text_without_effect, "safety_identifier"),
+    READ(OPENAI, kv_field_text_without_effect, "service_tier"),
+    READ(KV_API_CHAT, kv_field_text_without_effect, "verbosity"),
+    READ(KV_API_CHAT, kv_field_metadata, "metadata"),
+    READ(KV_API_CHAT, kv_field_store, "store"),
+    READ(KV_API_CHAT, kv_field_prediction, "prediction"),
     /* llama-server's and OpenAI's features that are not there */
     READ(ALL, kv_field_lora, "lora"),
     READ(ALL, kv_field_unsupported, "grammar_lazy"),
@@ -103,7 +114,7 @@ static const field fields[] = {
     READ(KV_API_CHAT, kv_field_unsupported, "audio"),
     READ(KV_API_CHAT, kv_field_modalities, "modalities"),
     READ(KV_API_CHAT, kv_field_unsupported, "functions"),
-    READ(KV_API_CHAT, kv_field_unsupported, "web_search_options"),
+    READ(KV_API_CHAT, kv_field_web_search, "web_search_options"),
 };
 
 /* ── reading one row ───────────────────────────────────────────────────────────────────────────────────────────── */

@@ -382,12 +382,44 @@ kv_status kv_field_unsupported(kv_params *p, const kv_app *app, const json_t *va
     return kv_fail_field(err, name, "'%s' is not supported by this server", name);
 }
 
+kv_status kv_field_web_search(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)p, (void)app, (void)value;
+    return kv_fail_field(err, name, "'%s' is not supported: this server does not search the web", name);
+}
+
 kv_status kv_field_best_of(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
     (void)app;
     int64_t n;
     /* As many candidates as answers is no choice at all. `n` stands before this row in the table. */
     if (kv_json_as_int(&n, value, p->n, p->n)) return KV_OK;
     return kv_fail_field(err, name, "'%s' is not supported by this server, unless it equals 'n'", name);
+}
+
+kv_status kv_field_text_without_effect(kv_params *p, const kv_app *app, const json_t *value, const char *name,
+                                       kv_error *err) {
+    (void)p, (void)app;
+    return json_is_string(value) ? KV_OK : kv_fail_field(err, name, "'%s' must be a string", name);
+}
+
+kv_status kv_field_metadata(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)p, (void)app;
+    return json_is_object(value) ? KV_OK : kv_fail_field(err, name, "'%s' must be an object", name);
+}
+
+/* There is no list of stored completions to be looked into, and none is promised by accepting it. */
+kv_status kv_field_store(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)p, (void)app;
+    return json_is_boolean(value) ? KV_OK : kv_fail_field(err, name, "'%s' must be a boolean", name);
+}
+
+/* A guess can make an answer faster, never another one. */
+kv_status kv_field_prediction(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {
+    (void)p, (void)app;
+    const char *type = json_string_value(kv_json_get(value, "type"));
+    if (!json_is_object(value)) return kv_fail_field(err, name, "'%s' must be an object", name);
+    if (!type || strcmp(type, "content") != 0)
+        return kv_fail_field(err, "prediction.type", "'prediction.type' must be \"content\"");
+    return KV_OK;
 }
 
 kv_status kv_field_modalities(kv_params *p, const kv_app *app, const json_t *value, const char *name, kv_error *err) {

@@ -27,8 +27,14 @@ kv_status kv_field_reasoning_format(kv_params *, const kv_app *, const json_t *,
 kv_status kv_field_budget_message(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_cache_salt(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_kvasir(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+/* Accepted without effect: a text, an object of texts, a boolean, a guess of the answer. */
+kv_status kv_field_text_without_effect(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_metadata(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_store(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_prediction(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 /* Features that are not there: refused unless the value asks for nothing (false, 0, 1 for counts, "", [], {}). */
 kv_status kv_field_unsupported(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
+kv_status kv_field_web_search(kv_params *, const kv_app *, const json_t *, const char *, kv_error *); /* even {} asks */
 kv_status kv_field_modalities(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 kv_status kv_field_best_of(kv_params *, const kv_app *, const json_t *, const char *, kv_error *);
 

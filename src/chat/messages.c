@@ -317,41 +317,99 @@ static const char *tool_name(const json_t *tool) {
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* Keeps the tools of that name; KV_INVALID when there are none. */
-static kv_status keep_tool(json_t *tools, const char *name, kv_error *err) {
-    bool found = false;
-    for (size_t i = tools ? json_array_size(tools) : 0; i-- > 0;) {
-        if (strcmp(tool_name(json_array_get(tools, i)), name) == 0) found = true;
-    }
-    if (!found)
-        return kv_fail_field(err, "tool_choice.function.name",
-                             "'tool_choice.function.name' is \"%.60s\", which is not among 'tools'", name);
+/* Keeps the tools whose names are the keys of `names`. */
+static void keep_tools(json_t *tools, const json_t *names) {
     for (size_t i = json_array_size(tools); i-- > 0;)
-        if (strcmp(tool_name(json_array_get(tools, i)), name) != 0) json_array_remove(tools, i);
+        if (!json_object_get(names, tool_name(json_array_get(tools, i)))) json_array_remove(tools, i);
+}
+
+static bool has_tool(const json_t *tools, const char *name) {
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(tools, i, tool) {
+        if (strcmp(tool_name(tool), name) == 0) return true;
+    }
+    return false;
+}
+
+/* {"type":"function","function":{"name":…}}, or with the name beside the type, as OpenAI's newer API has it, at `at`: one
+ * more key in `names`. */
+static kv_status take_name(json_t *names, const json_t *tools, const json_t *value, const place *at, kv_error *err) {
+    json_t *type, *name, *function = kv_json_get(value, "function");
+    place inside = at_member(at, "function");
+    if (!json_is_object(value)) return kv_fail_field(err, at->path, "'%s' must be an object", at->path);
+    kv_status st = need_text(&type, value, "type", at, err);
+    if (st == KV_OK) st = check_type_function(value, at, err);
+    if (st != KV_OK) return st;
+    if (!function && kv_json_get(value, "name")) function = (json_t *)value, inside = *at;
+    else st = get_function(&function, value, at, err);
+    if (st == KV_OK) st = need_text(&name, function, "name", &inside, err);
+    if (st != KV_OK) return st;
+    place p = at_member(&inside, "name");
+    if (!has_tool(tools, json_string_value(name)))
+        return kv_fail_field(err, p.path, "'%s' is \"%.60s\", which is not among 'tools'", p.path,
+                             json_string_value(name));
+    json_object_set_new(names, json_string_value(name), json_true());
     return KV_OK;
+}
+
+/* {"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[…]}}, or without the object inside. */
+static kv_status take_allowed(const char **choice, json_t *names, const json_t *tools, const json_t *value,
+                              kv_error *err) {
+    json_t *inside = kv_json_get(value, "allowed_tools"), *mode, *tool;
+    place at = {"tool_choice.allowed_tools"};
+    if (!inside && kv_json_get(value, "tools")) inside = (json_t *)value, at = (place){"tool_choice"};
+    if (!json_is_object(inside)) return kv_fail_field(err, at.path, "'%s' must be an object", at.path);
+    kv_status st = get_text(&mode, inside, "mode", &at, err);
+    if (st != KV_OK) return st;
+    const char *word = mode ? json_string_value(mode) : "auto";
+    if (strcmp(word, "auto") == 0) *choice = "auto";
+    else if (strcmp(word, "required") == 0) *choice = "required";
+    place p = at_member(&at, "mode");
+    if (!*choice) return kv_fail_field(err, p.path, "'%s' must be \"auto\" or \"required\"", p.path);
+    json_t *list = kv_json_get(inside, "tools");
+    p = at_member(&at, "tools");
+    if (!json_is_array(list)) return kv_fail_field(err, p.path, "'%s' must be an array of functions", p.path);
+    size_t i;
+    json_array_foreach(list, i, tool) {
+        place one = at_index(&at, "tools", i);
+        st = take_name(names, tools, tool, &one, err);
+        if (st != KV_OK) return st;
+    }
+    if (json_array_size(list) > 0) return KV_OK;
+    if (strcmp(*choice, "required") == 0)
+        return kv_fail_field(err, p.path, "'%s' is empty, but a call is required", p.path);
+    *choice = "none";
+    return KV_OK;
+}
+
+static kv_status check_choice_object(const char **choice, json_t *tools, const json_t *value, kv_error *err) {
+    place at = {"tool_choice"};
+    json_t *type, *names = json_object();
+    kv_status st = need_text(&type, value, "type", &at, err);
+    if (st == KV_OK && strcmp(json_string_value(type), "allowed_tools") == 0) {
+        st = take_allowed(choice, names, tools, value, err);
+    } else if (st == KV_OK) {
+        st = take_name(names, tools, value, &at, err);
+        *choice = "required";
+    }
+    if (st == KV_OK && strcmp(*choice, "none") != 0) keep_tools(tools, names);
+    if (st != KV_OK) *choice = NULL;
+    json_decref(names);
+    return st;
 }
 
 kv_status kv_chat_check_tool_choice(const char **choice, json_t *tools, const json_t *tool_choice, kv_error *err) {
     *choice = NULL;
     if (!tool_choice || json_is_null(tool_choice)) return KV_OK;
-    if (json_is_object(tool_choice)) {
-        place at = {"tool_choice"}, inside = {"tool_choice.function"};
-        json_t *type, *function, *name;
-        kv_status st = need_text(&type, tool_choice, "type", &at, err);
-        if (st == KV_OK) st = check_type_function(tool_choice, &at, err);
-        if (st == KV_OK) st = get_function(&function, tool_choice, &at, err);
-        if (st == KV_OK) st = need_text(&name, function, "name", &inside, err);
-        if (st == KV_OK) st = keep_tool(tools, json_string_value(name), err);
-        if (st == KV_OK) *choice = "required";
-        return st;
-    }
+    if (json_is_object(tool_choice)) return check_choice_object(choice, tools, tool_choice, err);
     static const char *const words[] = {"auto", "none", "required"};
     for (size_t i = 0; i < 3 && json_is_string(tool_choice); i++)
         if (strcmp(json_string_value(tool_choice), words[i]) == 0) *choice = words[i];
     if (!*choice)
         return kv_fail_field(
             err, "tool_choice",
-            "'tool_choice' must be \"auto\", \"none\", \"required\" or an object that names a function");
+            "'tool_choice' must be \"auto\", \"none\", \"required\" or an object that names functions");
     if (!tools && strcmp(*choice, "required") == 0)
         return kv_fail_field(err, "tool_choice", "'tool_choice' is \"required\", but there are no 'tools'");
     return KV_OK;

@@ -26,9 +26,11 @@ kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_ima
 /* `tools` NULL, null or []: KV_OK and *out NULL. Else a new array, owned by the caller. */
 kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err);
 
-/* `tool_choice` of a request: "auto", "none", "required", or {"type":"function","function":{"name":…}}. *choice is one
- * of the three words (static), NULL when absent. A named function becomes "required" and `tools` (may be NULL) is
- * cut down to that one: the tool grammar has no other way to insist on it. */
+/* `tool_choice` of a request: "auto", "none", "required", {"type":"function","function":{"name":…}}, or
+ * {"type":"allowed_tools","allowed_tools":{"mode":…,"tools":[…]}}. *choice is one of the three words (static), NULL when
+ * absent. A named function becomes "required"; `tools` (may be NULL) is cut down to what is named, since the tool grammar
+ * has no other way to insist on it. The prompt should show all of them all the same (kv_chat_params.shown_tools_json): the
+ * cached prefix of a conversation stays the same then, whatever is to be called. */
 kv_status kv_chat_check_tool_choice(const char **choice, json_t *tools, const json_t *tool_choice, kv_error *err);
 
 #endif

@@ -187,6 +187,7 @@ static inline bool kv_model_is_eog(const kv_model *m, kv_token t) {
 typedef struct kv_chat_params {
     const char *messages_json;    /* OpenAI "messages" array */
     const char *tools_json;       /* OpenAI "tools" array, NULL = none */
+    const char *shown_tools_json; /* the tools that the template shows, when not all may be called; NULL = tools_json */
     const char *tool_choice;      /* "auto" | "none" | "required", NULL = auto */
     const char *json_schema;      /* a JSON schema text for the answer, NULL = none */
     const char *grammar;          /* GBNF, NULL = none */

@@ -308,14 +308,22 @@ std::string date_text(int64_t seconds, const char *format) {
     return text;
 }
 
-/* What the template itself said (raise_exception), without the interpreter's stack of places. */
+/* " (line 12, column 3 of the template)": the innermost of the places that the interpreter names. */
+std::string template_place(const std::string &what) {
+    static const char before[] = " at line ", after[] = " in source:";
+    size_t end = what.rfind(after), at = end == std::string::npos ? end : what.rfind(before, end);
+    if (at == std::string::npos) return "";
+    at += sizeof before - 6; /* from "line " on */
+    return " (" + what.substr(at, end - at) + " of the template)";
+}
+
+/* What the template itself said (raise_exception), and where, without the interpreter's stack of places. */
 std::string template_message(const std::string &what) {
-    static const char raised[] = "Jinja Exception: ";
+    static const char raised[] = "Jinja Exception: ", error[] = "\nError: ";
     size_t at = what.rfind(raised);
-    if (at != std::string::npos) return what.substr(at + sizeof raised - 1);
-    static const char error[] = "\nError: ";
+    if (at != std::string::npos) return what.substr(at + sizeof raised - 1) + template_place(what);
     at = what.rfind(error);
-    return at == std::string::npos ? what : what.substr(at + sizeof error - 1);
+    return at == std::string::npos ? what : what.substr(at + sizeof error - 1) + template_place(what);
 }
 
 bool is_builtin_template(const char *name) {
@@ -474,6 +482,11 @@ kv_status kv_chat_render(kv_chat_prompt **out, const kv_model *model, const kv_c
                 static std::mutex mutex;
                 std::lock_guard<std::mutex> lock(mutex);
                 made->chat = common_chat_templates_apply(m->templates.get(), in);
+                /* Grammar and parser are for what may be called, the prompt is what it would be anyway. */
+                if (p->shown_tools_json) {
+                    in.tools = common_chat_tools_parse_oaicompat(common_json::parse(p->shown_tools_json));
+                    made->chat.prompt = common_chat_templates_apply(m->templates.get(), in).prompt;
+                }
             }
         } catch (const std::bad_alloc &) {
             throw;

@@ -86,6 +86,8 @@ typedef struct kv_http_config {
     const char
         *cors_origins; /* "localhost" (default), "*", or a comma-separated list; "" = off. Pages from elsewhere get
                                 * no CORS headers, and a 403 for anything but GET and HEAD */
+    const char
+        *no_cors; /* paths that begin so are for pages of this server only, whatever cors_origins says; NULL = none */
     const char *const *allowed_hosts; /* further names for the Host check; loopback names and IPs always pass */
     int n_allowed_hosts;
     const char *prefix;          /* --api-prefix, "" = none */

@@ -145,6 +145,17 @@ static void find_route(kv_http_request *req) {
     if (req->route && req->route->error_body) req->error_body = req->route->error_body;
 }
 
+/* What --cors-origins lets read the answers of other paths is kept from these, and may not change anything through them. */
+static bool check_private(kv_http_request *req) {
+    const char *paths = req->http->cfg.no_cors;
+    if (!paths || !req->origin || strncmp(kv_buf_str(&req->path), paths, strlen(paths)) != 0) return true;
+    const char *host = header(req, "Host");
+    bool own = host && kv_origin_is_host(req->origin, host);
+    req->origin = NULL;
+    if (own || is_method(req, "GET") || is_method(req, "HEAD") || is_method(req, "OPTIONS")) return true;
+    return refuse(req, KV_FORBIDDEN, "web pages of another Origin may not use this path");
+}
+
 static bool check_key(kv_http_request *req) {
     req->keyed = kv_keys_any(&req->http->keys);
     if (!req->keyed || (req->route && req->route->open)) return true;
@@ -195,7 +206,7 @@ static bool check_options(kv_http_request *req) {
 static void screen(kv_http_request *req, const char *version) {
     if (!check_path(req) || !check_framing(req, version) || !check_limits(req) || !check_browser(req)) return;
     find_route(req);
-    if (!check_options(req) || !check_key(req) || !check_route(req)) return;
+    if (!check_private(req) || !check_options(req) || !check_key(req) || !check_route(req)) return;
     (void)check_body(req);
 }
 

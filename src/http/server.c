@@ -40,6 +40,7 @@ static void copy_config(kv_http *h, const kv_http_config *cfg) {
     c->api_key_file = kv_strdup(cfg->api_key_file);
     c->api_keys = copy_list(cfg->api_keys, cfg->n_api_keys, NULL, 0);
     c->cors_origins = kv_strdup(cfg->cors_origins ? cfg->cors_origins : "localhost");
+    c->no_cors = kv_strdup(cfg->no_cors);
     /* who binds to a name wants to be called by it */
     c->allowed_hosts = copy_list(cfg->allowed_hosts, cfg->n_allowed_hosts, c->hosts, c->n_hosts);
     c->n_allowed_hosts = cfg->n_allowed_hosts + c->n_hosts;
@@ -51,6 +52,7 @@ static void free_config(kv_http_config *c) {
     free((void *)c->api_key_file);
     free_list(c->api_keys, c->n_api_keys);
     free((void *)c->cors_origins);
+    free((void *)c->no_cors);
     free_list(c->allowed_hosts, c->n_allowed_hosts);
     free((void *)c->prefix);
 }

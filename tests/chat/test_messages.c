@@ -190,7 +190,8 @@ static void test_media(void **state) {
 
 /* ── tools ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-#define TOOL(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"parameters\":{}}}"
+#define NAMED(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+#define TOOL(name)  "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"parameters\":{}}}"
 
 static void test_tools(void **state) {
     (void)state;
@@ -260,7 +261,23 @@ static const struct {
     {"{\"type\":\"function\",\"function\":{\"name\":\"g\"}}", true, "required", NULL, 1},
     {"{\"type\":\"function\",\"function\":{\"name\":\"h\"}}", true, NULL, "tool_choice.function.name", 2},
     {"{\"type\":\"function\",\"function\":{\"name\":\"g\"}}", false, NULL, "tool_choice.function.name", 0},
-    {"{\"type\":\"allowed_tools\"}", true, NULL, "tool_choice.type", 2},
+    {"{\"type\":\"function\",\"name\":\"g\"}", true, "required", NULL, 1},
+    {"{\"type\":\"function\",\"name\":\"h\"}", true, NULL, "tool_choice.name", 2},
+    {"{\"type\":\"custom\",\"custom\":{\"name\":\"g\"}}", true, NULL, "tool_choice.type", 2},
+    {"{\"type\":\"allowed_tools\"}", true, NULL, "tool_choice.allowed_tools", 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[" NAMED("g") "]}}", true, "auto",
+     NULL, 1},
+    {"{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[" NAMED("g") "," NAMED("f") "]}", true, "required",
+     NULL, 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"tools\":[]}}", true, "none", NULL, 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[]}}", true, NULL,
+     "tool_choice.allowed_tools.tools", 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"any\",\"tools\":[]}}", true, NULL,
+     "tool_choice.allowed_tools.mode", 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\"}}", true, NULL,
+     "tool_choice.allowed_tools.tools", 2},
+    {"{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[" NAMED("f") "," NAMED("h") "]}}",
+     true, NULL, "tool_choice.allowed_tools.tools[1].function.name", 2},
     {"{\"type\":\"function\"}", true, NULL, "tool_choice.function", 2},
     {"{}", true, NULL, "tool_choice.type", 2},
 };
