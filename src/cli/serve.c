@@ -99,6 +99,7 @@ static kv_status start_http(server *s, kv_error *err) {
                              .api_keys = (const char *const *)o->api_key.item,
                              .n_api_keys = o->api_key.n,
                              .cors_origins = o->cors_origins ? o->cors_origins : "",
+                             .no_cors = "/kvasir/",
                              .allowed_hosts = (const char *const *)o->allowed_host.item,
                              .n_allowed_hosts = o->allowed_host.n,
                              .prefix = o->api_prefix ? o->api_prefix : "",
