@@ -433,3 +433,355 @@ function wrongBodies() {
     [ok({ cache_salt: 5 }), 'cache_salt'],
   ];
 }
+
+const time = {
+  type: 'function', name: 'get_time', description: 'the time', strict: true,
+  parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false },
+};
+/** As templates write JSON: a blank after ':' and ','. */
+const spaced = (v) => (v && typeof v === 'object' ? `{${Object.entries(v).map(([k, x]) => `"${k}": ${spaced(x)}`).join(', ')}}` : JSON.stringify(v));
+const toolCall = (name, args) => `<tool_call>\n${spaced({ name, arguments: args })}\n</tool_call>`;
+
+describe('responses with tools', { skip: skipAll || noTemplates }, () => {
+  let server, client;
+  before(async () => {
+    server = await start(...template('Qwen-Qwen2.5-7B-Instruct.jinja'));
+    client = clientOf(server);
+  });
+  after(() => server.stop());
+
+  test('a function call and its way back', async () => {
+    const request = play(toolCall('get_time', { city: 'Rome' }), { input: 'what time is it?', tools: [time] });
+    const a = await client.responses.create(request);
+    assert.equal(a.status, 'completed');
+    const [call] = a.output;
+    assert.equal(a.output.length, 1);
+    assert.match(call.id, /^fc_/);
+    assert.ok(call.call_id.length > 0);
+    assert.deepEqual({ ...call, id: 0, call_id: 0 }, { id: 0, call_id: 0, type: 'function_call', name: 'get_time', status: 'completed', arguments: call.arguments });
+    assert.deepEqual(JSON.parse(call.arguments), { city: 'Rome' });
+    assert.deepEqual(a.tools, [time]);
+
+    const list = await collect(await client.responses.create({ ...request, stream: true }));
+    assert.deepEqual(kindsOf(list), ['created', 'in_progress', 'output_item.added', 'function_call_arguments.delta', 'function_call_arguments.done', 'output_item.done', 'completed']);
+    assert.deepEqual(JSON.parse(joined(list, 'response.function_call_arguments.delta')), { city: 'Rome' });
+    const added = list.find((e) => e.type === 'response.output_item.added').item;
+    assert.equal(added.name, 'get_time');
+    assert.equal(added.arguments, '');
+    const done = list.find((e) => e.type === 'response.function_call_arguments.done');
+    assert.equal(done.arguments, joined(list, 'response.function_call_arguments.delta'));
+    assert.equal(done.name, 'get_time');
+
+    const output = { type: 'function_call_output', call_id: call.call_id, output: '12:00' };
+    const stored = await client.responses.create(play('Noon.', { previous_response_id: a.id, input: [output], tools: [time] }));
+    assert.equal(stored.output_text, 'Noon.');
+    assert.ok(usageOf(stored).cached >= a.usage.input_tokens + a.usage.output_tokens - 1, `${JSON.stringify(stored.usage)} after ${JSON.stringify(a.usage)}`);
+    const carried = await client.responses.create(play('Noon.', {
+      input: [{ role: 'user', content: 'what time is it?' }, ...a.output, { ...output, output: [{ type: 'input_text', text: '12:00' }] }], tools: [time], store: false,
+    }));
+    assert.equal(usageOf(carried).prompt, usageOf(stored).prompt);
+    const items = (await client.responses.inputItems.list(stored.id, { order: 'asc' })).data;
+    assert.deepEqual(items.map((i) => i.type), ['message', 'function_call', 'function_call_output']);
+  });
+
+  test('the client\'s stream helper parses a call', async () => {
+    const stream = client.responses.stream(play(toolCall('get_time', { city: 'Rome' }), { input: 'x', tools: [time] }));
+    const final = await stream.finalResponse();
+    assert.equal(final.output[0].type, 'function_call');
+    assert.deepEqual(JSON.parse(final.output[0].arguments), { city: 'Rome' });
+  });
+
+  test('text, then two calls', async () => {
+    const text = `Let me see.\n${toolCall('get_time', { city: 'Rome' })}\n${toolCall('get_time', { city: 'Oslo' })}`;
+    const request = play(text, { input: 'x', tools: [time], parallel_tool_calls: true });
+    const a = await client.responses.create(request);
+    assert.deepEqual(a.output.map((i) => i.type), ['message', 'function_call', 'function_call']);
+    assert.notEqual(a.output[1].call_id, a.output[2].call_id);
+    const list = await collect(await client.responses.create({ ...request, stream: true }));
+    const streamed = list.at(-1).response.output;
+    const plain = (items) => items.map((i) => ({ ...i, id: 0, call_id: 0 }));
+    assert.deepEqual(plain(streamed), plain(a.output));
+    for (const [i, item] of streamed.entries()) {
+      const own = list.filter((e) => e.output_index === i);
+      assert.equal(own[0].type, 'response.output_item.added');
+      assert.equal(own.at(-1).type, 'response.output_item.done');
+      assert.ok(own.every((e) => (e.item_id ?? e.item.id) === item.id));
+    }
+    const outputs = a.output.slice(1).reverse().map((c) => ({ type: 'function_call_output', call_id: c.call_id, output: 'x' }));
+    const b = await client.responses.create(play('Done.', { input: outputs, previous_response_id: a.id, tools: [time] }));
+    assert.ok(usageOf(b).cached >= a.usage.input_tokens, JSON.stringify(b.usage));
+  });
+
+  test('a call that is cut off', async () => {
+    const r = await client.responses.create(play(toolCall('get_time', { city: 'Rome' }), { input: 'x', tools: [time], max_output_tokens: 50 }));
+    assert.equal(r.status, 'incomplete');
+    assert.equal(r.output.at(-1).status, 'incomplete');
+    const list = await collect(await client.responses.create(play(toolCall('get_time', { city: 'Rome' }), { input: 'x', tools: [time], max_output_tokens: 50, stream: true })));
+    assert.equal(list.at(-1).type, 'response.incomplete');
+  });
+
+  test('custom tools take plain text', async () => {
+    const patch = { type: 'custom', name: 'apply_patch', description: 'edits files', format: { type: 'grammar', syntax: 'lark', definition: 'start: "*** Begin"' } };
+    const input = '*** Begin\n"quoted" \\ é';
+    const request = play(toolCall('apply_patch', { input }), { input: 'x', tools: [patch] });
+    const a = await client.responses.create(request);
+    const [call] = a.output;
+    assert.match(call.id, /^ctc_/);
+    assert.deepEqual({ ...call, id: 0, call_id: 0 }, { id: 0, call_id: 0, type: 'custom_tool_call', status: 'completed', name: 'apply_patch', input });
+    const list = await collect(await client.responses.create({ ...request, stream: true }));
+    assert.deepEqual(kindsOf(list), ['created', 'in_progress', 'output_item.added', 'custom_tool_call_input.delta', 'custom_tool_call_input.done', 'output_item.done', 'completed']);
+    assert.equal(joined(list, 'response.custom_tool_call_input.delta'), input);
+    const b = await client.responses.create(play('Done.', { input: [{ type: 'custom_tool_call_output', call_id: call.call_id, output: 'ok' }], previous_response_id: a.id, tools: [patch] }));
+    assert.ok(usageOf(b).cached >= a.usage.input_tokens, JSON.stringify(b.usage));
+  });
+
+  test('namespaces', async () => {
+    const tools = [{ type: 'namespace', name: 'mcp__clock', description: 'x', tools: [{ ...time, name: 'now' }] }];
+    const a = await client.responses.create(play(toolCall('mcp__clock__now', { city: 'Rome' }), { input: 'x', tools }));
+    assert.equal(a.output[0].name, 'now');
+    assert.equal(a.output[0].namespace, 'mcp__clock');
+    const b = await client.responses.create(play('ok', { input: [{ type: 'function_call_output', call_id: a.output[0].call_id, output: 'x' }], previous_response_id: a.id, tools }));
+    assert.ok(usageOf(b).cached >= a.usage.input_tokens, JSON.stringify(b.usage));
+  });
+
+  test('tool_choice', async () => {
+    const other = { ...time, name: 'get_date' };
+    const prompt = async (more) => (await client.responses.create(play('x', { input: 'x', store: false, max_output_tokens: 1, ...more }))).usage.input_tokens;
+    const both = await prompt({ tools: [time, other] }), one = await prompt({ tools: [time] }), none = await prompt({});
+    assert.ok(both > one && one > none);
+    const allowed = { type: 'allowed_tools', mode: 'auto', tools: [{ type: 'function', name: 'get_time' }] };
+    assert.equal(await prompt({ tools: [time, other], tool_choice: allowed }), one);
+    const r = await client.responses.create(play(toolCall('get_time', { city: 'Rome' }), { input: 'x', tools: [time, other], tool_choice: { type: 'function', name: 'get_time' } }));
+    assert.deepEqual(r.tool_choice, { type: 'function', name: 'get_time' });
+    assert.equal(r.output[0].type, 'function_call');
+    /* what only OpenAI's servers run is left out where agents name it by themselves */
+    assert.equal(await prompt({ tools: [{ type: 'web_search' }, time, { type: 'image_generation', output_format: 'png' }] }), one);
+    assert.equal(await prompt({ tools: [{ type: 'local_shell' }] }), none);
+  });
+
+  test('what Codex sends', async () => {
+    const body = {
+      model: 'any', instructions: 'You are a coding agent.', tools: [time, { type: 'custom', name: 'apply_patch', description: 'd', format: { type: 'grammar', syntax: 'lark', definition: 'x' } }, { type: 'web_search', external_web_access: false }],
+      tool_choice: 'auto', parallel_tool_calls: false, reasoning: null, store: false, stream: true, include: ['reasoning.encrypted_content'], prompt_cache_key: 'k', client_metadata: { a: 'b' },
+      input: [
+        { type: 'message', role: 'developer', content: [{ type: 'input_text', text: '<permissions>' }] },
+        { type: 'message', role: 'user', content: [{ type: 'input_text', text: '<environment>' }] },
+        { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'do it' }] },
+        { type: 'reasoning', summary: [], content: null, encrypted_content: 'gAAAA…' },
+        { type: 'web_search_call', status: 'completed', action: { type: 'search', query: 'x' } },
+        { type: 'local_shell_call', call_id: 'c0', status: 'completed', action: { type: 'exec', command: ['ls'] } },
+        { type: 'function_call_output', call_id: 'c0', output: 'a.txt' },
+        { type: 'message', role: 'assistant', content: [{ type: 'output_text', text: 'Now the time.' }] },
+        { type: 'function_call', name: 'get_time', arguments: '{"city":"Rome"}', call_id: 'c1' },
+        { type: 'custom_tool_call', name: 'apply_patch', input: '*** Begin', call_id: 'c2', status: 'completed' },
+        { type: 'function_call_output', call_id: 'c1', output: [{ type: 'input_text', text: '12' }] },
+        { type: 'custom_tool_call_output', call_id: 'c2', output: 'ok' },
+      ],
+    };
+    const list = await collect(await client.responses.create({ ...body, kvasir: { play: 'It is 12.' } }));
+    assert.equal(list.at(-1).response.output[0].content[0].text, 'It is 12.');
+    const next = { ...body, input: [...body.input, { type: 'message', role: 'assistant', content: [{ type: 'output_text', text: 'It is 12.' }] }, { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'thanks' }] }] };
+    const again = await collect(await client.responses.create({ ...next, kvasir: { play: 'x' } }));
+    const [before, after] = [list, again].map((l) => l.at(-1).response.usage);
+    assert.equal(after.input_tokens_details.cached_tokens, before.input_tokens + before.output_tokens - 1);
+  });
+});
+
+describe('responses with reasoning', { skip: skipAll || noTemplates }, () => {
+  let server, client;
+  before(async () => {
+    server = await start(...template('Qwen-Qwen3-0.6B.jinja'));
+    client = clientOf(server);
+  });
+  after(() => server.stop());
+  const thinking = play('<think>\nLet me see.\n</think>\n\nFour.', { input: '2+2', instructions: 'Count.' });
+
+  test('is an item of its own', async () => {
+    const r = await client.responses.create(thinking);
+    assert.deepEqual(r.output.map((i) => i.type), ['reasoning', 'message']);
+    const [reasoning] = r.output;
+    assert.match(reasoning.id, /^rs_/);
+    assert.deepEqual(reasoning.summary, []);
+    assert.equal(reasoning.content.length, 1);
+    assert.equal(reasoning.content[0].type, 'reasoning_text');
+    assert.equal(reasoning.content[0].text.trim(), 'Let me see.');
+    assert.ok(!('encrypted_content' in reasoning));
+    assert.equal(r.output_text, 'Four.');
+    const n = r.usage.output_tokens_details.reasoning_tokens;
+    assert.ok(n >= 11 && n < r.usage.output_tokens, `${n}`);
+    const list = await collect(await client.responses.create({ ...thinking, stream: true }));
+    assert.deepEqual(kindsOf(list), ['created', 'in_progress', 'output_item.added', 'content_part.added', 'reasoning_text.delta', 'reasoning_text.done', 'content_part.done', 'output_item.done',
+      'output_item.added', 'content_part.added', 'output_text.delta', 'output_text.done', 'content_part.done', 'output_item.done', 'completed']);
+    assert.equal(joined(list, 'response.reasoning_text.delta'), reasoning.content[0].text);
+    assert.equal(list.at(-1).response.usage.output_tokens_details.reasoning_tokens, n);
+    const final = await client.responses.stream(thinking).finalResponse();
+    assert.equal(final.output[0].content[0].text, reasoning.content[0].text);
+  });
+
+  test('or its summary, where that is asked for', async () => {
+    const request = { ...thinking, reasoning: { effort: 'medium', summary: 'auto' } };
+    const r = await client.responses.create(request);
+    assert.equal(r.output[0].summary[0].type, 'summary_text');
+    assert.equal(r.output[0].summary[0].text.trim(), 'Let me see.');
+    assert.deepEqual(r.output[0].content, []);
+    assert.deepEqual(r.reasoning, { effort: 'medium', summary: 'auto' });
+    const list = await collect(await client.responses.create({ ...request, stream: true }));
+    assert.deepEqual(kindsOf(list).slice(2, 8), ['output_item.added', 'reasoning_summary_part.added', 'reasoning_summary_text.delta', 'reasoning_summary_text.done', 'reasoning_summary_part.done', 'output_item.done']);
+    assert.equal(joined(list, 'response.reasoning_summary_text.delta'), r.output[0].summary[0].text);
+  });
+
+  test('comes back in any of its forms as the same prompt', async () => {
+    const call = `<think>\nI need the time.\n</think>\n\n${toolCall('get_time', { city: 'Rome' })}`;
+    const base = { input: 'x', tools: [time], include: ['reasoning.encrypted_content'] };
+    const a = await client.responses.create(play(call, base));
+    assert.deepEqual(a.output.map((i) => i.type), ['reasoning', 'function_call']);
+    const summed = await client.responses.create(play(call, { ...base, reasoning: { summary: 'detailed' } }));
+    const text = a.output[0].content[0].text;
+    const end = (c) => ({ type: 'function_call_output', call_id: c.call_id, output: '12' });
+    const prompt = async (reasoning, c) => (await client.responses.create(play('x', { tools: [time], store: false, input: [{ role: 'user', content: 'x' }, ...reasoning, c, end(c)] }))).usage;
+    const [whole, c] = a.output;
+    const full = await prompt([whole], c);
+    assert.ok(full.input_tokens_details.cached_tokens >= a.usage.input_tokens, 'the thought is still in the prompt');
+    for (const one of [
+      { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text }] },
+      { type: 'reasoning', id: 'rs_1', summary: [], encrypted_content: whole.encrypted_content },
+      { type: 'reasoning', summary: summed.output[0].summary },
+      summed.output[0],
+    ]) assert.equal((await prompt([one], c)).input_tokens, full.input_tokens, JSON.stringify(one));
+    assert.ok((await prompt([], c)).input_tokens < full.input_tokens);
+    const stored = await client.responses.create(play('Noon.', { previous_response_id: a.id, input: [end(c)], tools: [time] }));
+    assert.equal(stored.usage.input_tokens, full.input_tokens);
+    assert.ok(usageOf(stored).cached >= a.usage.input_tokens + a.usage.output_tokens - 1, `${JSON.stringify(stored.usage)} after ${JSON.stringify(a.usage)}`);
+  });
+
+  test('the template decides what of it stays: an old thought goes, its prompt is still shared', async () => {
+    const a = await client.responses.create(thinking);
+    const b = await client.responses.create(play('Eight.', { previous_response_id: a.id, input: 'doubled?', instructions: 'Count.' }));
+    assert.ok(usageOf(b).cached >= a.usage.input_tokens - 2, `${JSON.stringify(b.usage)} after ${JSON.stringify(a.usage)}`);
+  });
+
+  test('a thought without an answer', async () => {
+    const r = await client.responses.create({ ...thinking, max_output_tokens: 14 });
+    assert.deepEqual(r.output.map((i) => [i.type, i.status]), [['reasoning', 'incomplete']]);
+    assert.equal(r.status, 'incomplete');
+  });
+});
+
+describe('stored responses', { skip: skipAll }, () => {
+  const settled = async (server) => {
+    while ((await (await fetch(`${server.url}/kvasir/cache`)).json()).queue_bytes > 0);
+  };
+
+  for (const kind of ['full', 'window', 'hybrid']) {
+    test(`a conversation survives SIGKILL, and is read from the disk (${kind})`, async () => {
+      const state = fresh();
+      const more = ['--state-dir', state, '--cache-dir', fresh(), '--cache-disk', '256M'];
+      let server = await startServer({ args: args(kind, ...more) });
+      const a = await clientOf(server).responses.create(play('One answer.', { input: words(generator(), 2000) }));
+      const b = await clientOf(server).responses.create(play('Another answer.', { input: words(generator(), 300), previous_response_id: a.id }));
+      await settled(server);
+      await server.stop('SIGKILL');
+      server = await startServer({ args: args(kind, ...more) });
+      const client = clientOf(server);
+      assert.equal((await client.responses.retrieve(b.id)).output_text, 'Another answer.');
+      const [c, d] = await Promise.all(['left', 'right'].map((input) => client.responses.create(play(input, { input, previous_response_id: b.id }))));
+      const known = b.usage.input_tokens + b.usage.output_tokens - 1;
+      for (const r of [c, d]) {
+        assert.ok(known - usageOf(r).cached <= (kind === 'full' ? 1 : 64), `${kind}: ${JSON.stringify(r.kvasir)} of ${known}`);
+        assert.ok(r.usage.input_tokens > known);
+      }
+      assert.ok(c.kvasir.cached.disk + d.kvasir.cached.disk > 0, JSON.stringify([c.kvasir, d.kvasir]));
+      await server.stop();
+    });
+  }
+
+  test('tokens stay those that were sampled, however they would be spelled anew', { skip: noRealModel }, async () => {
+    const server = await startServer({ args: ['-m', smollm2, '-c', '2048', '-np', '1', '-fa', 'off', '-ub', '256', '--test-sampler', '--state-dir', fresh()] });
+    const client = clientOf(server);
+    const ids = async (content) => (await (await post(`${server.url}/tokenize`, { content })).json()).tokens;
+    const letters = (await Promise.all([...'internationalisation'].map(ids))).flat();
+    assert.ok(letters.length > (await ids('internationalisation')).length);
+    const a = await client.responses.create({ model: 'any', input: 'a word', kvasir: { play: letters } });
+    assert.equal(a.output_text, 'internationalisation');
+    const b = await client.responses.create(play('x', { input: 'again', previous_response_id: a.id }));
+    assert.ok(usageOf(b).cached >= a.usage.input_tokens + letters.length, JSON.stringify(b.kvasir));
+    const c = await client.responses.create(play('x', { input: 'and again', previous_response_id: b.id }));
+    assert.ok(usageOf(c).cached >= usageOf(b).prompt, JSON.stringify(c.kvasir));
+    await server.stop();
+  });
+
+  test('belong to their scope, in both directions; an erased scope\'s are gone', async () => {
+    const state = fresh(), keys = path.join(state, 'keys');
+    writeFileSync(keys, 'sk-plain\nsk-team scope=team\nsk-boss admin\n', { mode: 0o600 });
+    const server = await startServer({ args: args('full', '--state-dir', path.join(state, 'deep'), '--api-key-file', keys) });
+    const [plain, team] = ['sk-plain', 'sk-team'].map((k) => clientOf(server, k));
+    const input = words(generator(), 600);
+    const mine = await plain.responses.create(play('mine', { input }));
+    const theirs = await team.responses.create(play('theirs', { input }));
+    assert.equal(usageOf(theirs).cached, 0);
+    for (const [client, id] of [[team, mine.id], [plain, theirs.id]]) {
+      await refused(client.responses.retrieve(id), 404, id);
+      await refused(client.responses.delete(id), 404, id);
+      await refused(client.responses.cancel(id), 404, id);
+      await refused(client.responses.inputItems.list(id), 404, id);
+      await refused(client.responses.create(play('x', { input: 'x', previous_response_id: id })), 404, id);
+      const item = (id === mine.id ? mine : theirs).output[0].id;
+      await refused(client.responses.create(play('x', { input: [{ type: 'item_reference', id: item }] })), 404, item);
+    }
+    assert.equal((await plain.responses.retrieve(mine.id)).output_text, 'mine');
+    assert.ok(usageOf(await team.responses.create(play('x', { input: 'x', previous_response_id: theirs.id }))).cached > 0);
+    const salted = await plain.responses.create(play('salted', { input, cache_salt: 's' }));
+    await refused(plain.responses.retrieve(salted.id), 404);
+    assert.equal((await plain.responses.retrieve(salted.id, { cache_salt: 's' })).output_text, 'salted');
+    await refused(plain.responses.create(play('x', { input: 'x', previous_response_id: salted.id })), 404);
+    /* keys per conversation divide nothing */
+    const keyed = await plain.responses.create(play('x', { input: 'x', previous_response_id: mine.id, prompt_cache_key: 'other', user: 'u', safety_identifier: 's', metadata: { a: 'b' } }));
+    assert.ok(usageOf(keyed).cached >= 600);
+
+    const erase = (query, key) => fetch(`${server.url}/kvasir/cache${query}`, { method: 'DELETE', headers: { authorization: `Bearer ${key}` } });
+    assert.equal((await erase('?scope=team', 'sk-team')).status, 403);
+    const told = await (await erase('?scope=team', 'sk-boss')).json();
+    assert.equal(told.erased_responses, 2);
+    await refused(team.responses.retrieve(theirs.id), 404);
+    assert.equal((await plain.responses.retrieve(mine.id)).output_text, 'mine');
+    assert.ok((await (await erase('?all=true', 'sk-boss')).json()).erased_responses >= 2);
+    await refused(plain.responses.retrieve(mine.id), 404);
+    assert.equal(statSync(path.join(state, 'deep')).mode & 0o777, 0o700);
+    assert.equal(statSync(path.join(state, 'deep/responses.sqlite')).mode & 0o777, 0o600);
+    await server.stop();
+  });
+
+  test('a damaged or missing file stops nothing; without a place they live in memory', async () => {
+    const state = fresh();
+    let server = await startServer({ args: args('full', '--state-dir', state) });
+    const a = await clientOf(server).responses.create(play('a', { input: 'a' }));
+    await server.stop();
+    writeFileSync(path.join(state, 'responses.sqlite'), words(generator(), 20000));
+    server = await startServer({ args: args('full', '--state-dir', state, '--plain-json') });
+    assert.equal(server.lines.filter((l) => /damaged/.test(l)).length, 1, server.log());
+    await refused(clientOf(server).responses.retrieve(a.id), 404);
+    const b = await clientOf(server).responses.create(play('b', { input: 'b' }));
+    assert.ok(!('kvasir' in b));
+    assert.equal((await clientOf(server).responses.retrieve(b.id)).output_text, 'b');
+    assert.ok(existsSync(path.join(state, 'responses.sqlite.damaged')));
+    rmSync(state, { recursive: true });
+    await clientOf(server).responses.create(play('c', { input: 'c' }));
+    await server.stop();
+
+    writeFileSync(state, 'a file in the way');
+    server = await startServer({ args: args('full', '--state-dir', state) });
+    const d = await clientOf(server).responses.create(play('d', { input: 'd' }));
+    assert.equal((await clientOf(server).responses.retrieve(d.id)).output_text, 'd');
+    await server.stop();
+  });
+
+  test('only so many bytes are kept', async () => {
+    const server = await start('--responses-max-size', '16K');
+    const client = clientOf(server);
+    const ids = [];
+    for (let i = 0; i < 8; i++) ids.push((await client.responses.create(play('x', { input: words(generator(), 500) }))).id);
+    await refused(client.responses.retrieve(ids[0]), 404);
+    await client.responses.retrieve(ids.at(-1));
+    await server.stop();
+  });
+});
