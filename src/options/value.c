@@ -101,6 +101,11 @@ bool kv_opt_truth(const char *s, bool *value) {
     return false;
 }
 
+/* A number that stands for another one, since llama-server takes it so: not worth telling. */
+static bool is_numeral(const char *word) {
+    return word[0] == '-' || isdigit((unsigned char)word[0]);
+}
+
 void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
     size_t n;
     const char *item;
@@ -118,8 +123,11 @@ void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
         return;
     default: break;
     }
+    kv_buf words = {0};
     for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++)
-        kv_buf_addf(out, "%.*s%s", (int)strcspn(item, "="), item, item[n] == ',' ? ", " : " or ");
+        if (!is_numeral(item)) kv_buf_addf(&words, "%s%.*s", words.len ? ", " : "", (int)strcspn(item, "="), item);
+    if (words.len) kv_buf_addf(out, "%s or ", kv_buf_str(&words));
+    kv_buf_free(&words);
     if (opt->flags & OPT_BYTES) kv_buf_adds(out, "bytes, as a whole number with or without K, M, G or T: ");
     if (opt->flags & OPT_SECONDS) kv_buf_adds(out, "seconds, as a whole number with or without s, m, h or d: ");
     bool whole = opt->kind != OPT_FLOAT && opt->kind != OPT_DOUBLE;
@@ -346,7 +354,7 @@ void kv_opt_format(kv_buf *out, const kv_options *o, const kv_opt *opt) {
     double v = load_number(at, opt->kind);
     for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++) {
         size_t word = strcspn(item, "=");
-        if (strtod(item + word + 1, NULL) == v) {
+        if (!is_numeral(item) && strtod(item + word + 1, NULL) == v) {
             kv_buf_add(out, item, word);
             return;
         }

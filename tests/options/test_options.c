@@ -539,6 +539,31 @@ static void test_presets_are_sound(void **state) {
     }
 }
 
+/* Values that llama-server takes for more than their number. */
+static void test_numbers_that_mean_others(void **state) {
+    (void)state;
+    parsed p = parse("-t 0 -tb 0 -ngl -2 -n -2 --top-k -1 -lm dio", NULL);
+    if (p.status != KV_OK) fail_msg("%s", p.err.message);
+    assert_int_equal(p.o.threads, -1);
+    assert_int_equal(p.o.threads_batch, -1);
+    assert_int_equal(p.o.n_gpu_layers, KV_NGL_ALL);
+    assert_int_equal(p.o.n_predict, -1);
+    assert_int_equal(p.o.sampling.top_k, 0);
+    assert_false(p.o.mmap);
+    kv_buf text = {0};
+    kv_options_print(&text, &p.o);
+    assert_has(kv_buf_str(&text), "# threads = auto\n");
+    assert_has(kv_buf_str(&text), "gpu-layers = all\n");
+    assert_has(kv_buf_str(&text), "# predict = -1\n");
+    assert_has(kv_buf_str(&text), "top-k = 0\n");
+    kv_buf_free(&text);
+    done(&p);
+    p = parse("-t -3", NULL);
+    assert_int_equal(p.status, KV_INVALID);
+    assert_has(p.err.message, "takes auto or a whole number from 1 to 512");
+    done(&p);
+}
+
 /* Stop texts of DRY may be written with escapes, as llama-server takes them. */
 static void test_escapes(void **state) {
     (void)state;
@@ -808,6 +833,7 @@ int main(void) {
         cmocka_unit_test(test_named_models),
         cmocka_unit_test(test_presets_are_sound),
         cmocka_unit_test(test_escapes),
+        cmocka_unit_test(test_numbers_that_mean_others),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_print_config_round_trip),
