@@ -84,6 +84,14 @@ static json_t *usage(const kv_job *j, const kv_choice *c, int32_t n_output) {
                      "output_tokens", (int)n_output, "server_tool_use", "service_tier", "standard");
 }
 
+/* Of an answer that is done. */
+static json_t *full_usage(const kv_job *j, kv_choice *c) {
+    json_t *u = usage(j, c, c->timings.n_decoded);
+    json_object_set_new(u, "output_tokens_details",
+                        json_pack("{s:i}", "thinking_tokens", kv_chat_answer_reasoning_tokens(j, c)));
+    return u;
+}
+
 /* ── why it ended ──────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* A stop string of the request; those that the chat format adds end a turn. */
@@ -235,8 +243,7 @@ static void on_done(kv_buf *out, kv_job *j, kv_choice *c) {
     close_block(out, j->state);
     json_t *delta = json_pack("{s:n}", "container");
     add_stop(delta, j, c);
-    json_t *end = json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage",
-                            usage(j, c, c->timings.n_decoded));
+    json_t *end = json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", full_usage(j, c));
     add_edits(end, j);
     kv_account a;
     kv_account_of_prompt(&a, j, c->prompt);
@@ -357,7 +364,7 @@ static json_t *body(kv_job *j) {
     kv_choice *c = &j->choice[0];
     json_t *o = message(j, whole_content(c, t->omit_thinking));
     add_stop(o, j, c);
-    json_object_set_new(o, "usage", usage(j, c, c->timings.n_decoded));
+    json_object_set_new(o, "usage", full_usage(j, c));
     add_edits(o, j);
     kv_account a = kv_account_of_job(j);
     kv_account_tell(o, j, &a);

@@ -96,6 +96,8 @@ describe('the Anthropic client', { skip: noTemplate }, () => {
     assert.equal(whole.stop_reason, 'tool_use');
     assert.equal(new Set(whole.content.slice(2).map((b) => b.id)).size, 2);
     assert.equal(streamed.usage.output_tokens, whole.usage.output_tokens);
+    assert.deepEqual(streamed.usage.output_tokens_details, whole.usage.output_tokens_details);
+    assert.ok(whole.usage.output_tokens_details.thinking_tokens > 10);
   });
 
   test('sees all events in their order', async () => {
