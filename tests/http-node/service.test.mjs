@@ -120,8 +120,12 @@ test('a start that fails is told by its reason, never as ready', async () => {
 
 test('a NOTIFY_SOCKET that cannot be used is a warning', async () => {
   const server = await startServer({ args: args(), env: { NOTIFY_SOCKET: 'vsock:2:1' } });
-  assert.match(server.log(), /warning: the service manager is told nothing: NOTIFY_SOCKET=vsock:2:1/);
-  await server.stop();
+  try {
+    assert.match(server.log(), /warning: the service manager is told nothing: NOTIFY_SOCKET=vsock:2:1/);
+    await server.stop();
+  } finally {
+    await server.stop('SIGKILL');
+  }
 });
 
 test('logrotate: the log file is opened anew on SIGHUP, and a directory that is gone loses no line', async () => {
@@ -178,20 +182,24 @@ after(() => {
   rmSync(scratch, { recursive: true, force: true });
 });
 // Nothing of the tester's own directories.
-const bare = { KVASIR_CACHE_DISK: '-1', HOME: undefined, XDG_CACHE_HOME: undefined, XDG_STATE_HOME: undefined,
+const bare = { KVASIR_CACHE_DISK: '64M', HOME: undefined, XDG_CACHE_HOME: undefined, XDG_STATE_HOME: undefined,
   CACHE_DIRECTORY: undefined, STATE_DIRECTORY: undefined };
 
 for (const [what, env, says] of [
   ['no HOME', {}, /warning: nothing is kept on disk: there is no home directory .*--cache-dir names a place/],
-  ['a HOME that cannot be written', { HOME: closed }, /nothing is kept on disk/],
-  ['a HOME that is not there', { HOME: path.join(closed, 'gone') }, /nothing is kept on disk/],
-  ['a CACHE_DIRECTORY that cannot be written', { CACHE_DIRECTORY: closed, STATE_DIRECTORY: closed }, /nothing is kept on disk/],
+  ['a HOME that cannot be written', { HOME: closed }, /warning: nothing is kept on disk: make directory /],
+  ['a HOME that is not there', { HOME: path.join(closed, 'gone') }, /warning: nothing is kept on disk: make directory /],
+  ['a CACHE_DIRECTORY that cannot be written', { CACHE_DIRECTORY: closed, STATE_DIRECTORY: closed }, /warning: nothing is kept on disk: make directory /],
 ]) {
   test(`another user with ${what} has a server without a disk cache`, async () => {
     const server = await startServer({ args: args(), env: { ...bare, ...env }, user });
-    assert.match(server.log(), says);
-    assert.equal((await complete(server)).status, 200);
-    await server.stop();
+    try {
+      assert.match(server.log(), says);
+      assert.equal((await complete(server)).status, 200);
+      await server.stop();
+    } finally {
+      await server.stop('SIGKILL');
+    }
   });
 }
 
@@ -203,11 +211,15 @@ test('CACHE_DIRECTORY and STATE_DIRECTORY, as systemd gives them, are where cach
     if (root) chownSync(dir, user.uid, user.gid);
     chmodSync(dir, 0o700);
   }
-  const env = { ...bare, KVASIR_CACHE_DISK: '64M', HOME: closed, XDG_CACHE_HOME: closed, CACHE_DIRECTORY: cache, STATE_DIRECTORY: `${state}:/else` };
+  const env = { ...bare, HOME: closed, XDG_CACHE_HOME: closed, CACHE_DIRECTORY: cache, STATE_DIRECTORY: `${state}:/else` };
   const server = await startServer({ args: args(), env, user });
-  assert.match(server.log(), new RegExp(`cache on disk: ${cache},`));
-  assert.equal((await complete(server)).status, 200);
-  await server.stop();
+  try {
+    assert.match(server.log(), new RegExp(`cache on disk: ${cache},`));
+    assert.equal((await complete(server)).status, 200);
+    await server.stop();
+  } finally {
+    await server.stop('SIGKILL');
+  }
   assert.ok(readdirSync(cache).length > 0);
   if (!fake) assert.ok(readdirSync(state).length > 0, 'what was measured is remembered there');
 });
