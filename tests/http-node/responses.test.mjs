@@ -696,7 +696,7 @@ describe('stored responses', { skip: skipAll }, () => {
   }
 
   test('tokens stay those that were sampled, however they would be spelled anew', { skip: noRealModel }, async () => {
-    const server = await startServer({ args: ['-m', smollm2, '-c', '2048', '-np', '1', '-fa', 'off', '-ub', '256', '--test-sampler', '--state-dir', fresh()] });
+    const server = await startServer({ args: ['-m', smollm2, '-c', '2048', '-np', '1', '-fa', 'off', '-ub', '256', '-t', '1', '--test-sampler', '--state-dir', fresh()] });
     const client = clientOf(server);
     const ids = async (content) => (await (await post(`${server.url}/tokenize`, { content })).json()).tokens;
     const letters = (await Promise.all([...'internationalisation'].map(ids))).flat();
