@@ -1,4 +1,4 @@
-/* What people and programs read: --help, --print-config, the README's list, completions. All from the table. */
+/* What people and programs read: --help, --print-config, the README's list. All from the table. */
 #include <string.h>
 
 #include "options/table.h"
@@ -193,7 +193,7 @@ void kv_options_print(kv_buf *out, const kv_options *o) {
     kv_options_free(&defaults);
 }
 
-/* ── README and shell ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── README ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 void kv_options_markdown(kv_buf *out) {
     kv_options defaults;
@@ -218,31 +218,4 @@ void kv_options_markdown(kv_buf *out) {
     kv_buf_free(&names);
     kv_buf_free(&text);
     kv_options_free(&defaults);
-}
-
-void kv_options_completion(kv_buf *out) {
-    kv_buf_adds(out, "# bash completion for kvasir: source it\n_kvasir() {\n"
-                     "    local word=\"${COMP_WORDS[COMP_CWORD]}\" before=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-                     "    case \"$before\" in\n");
-    for (int i = 0; i < kv_opt_count; i++) {
-        const kv_opt *opt = &kv_opt_table[i];
-        if (opt->flags & OPT_HIDDEN || (opt->kind != OPT_WORD && opt->kind != OPT_LOAD && opt->kind != OPT_TRI))
-            continue;
-        const char *words = opt->kind == OPT_TRI ? "on,off,auto" : opt->words;
-        kv_buf_adds(out, "    ");
-        add_replaced(out, opt->names, ',', "|");
-        kv_buf_adds(out, ") COMPREPLY=($(compgen -W \"");
-        add_replaced(out, words, ',', " ");
-        kv_buf_adds(out, "\" -- \"$word\")); return ;;\n");
-    }
-    kv_buf_adds(out, "    -*) ;;\n    esac\n    case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"");
-    for (int i = 0; i < kv_opt_count; i++) {
-        if (kv_opt_table[i].flags & OPT_HIDDEN) continue;
-        add_replaced(out, kv_opt_table[i].names, ',', " ");
-        kv_buf_adds(out, " ");
-        add_replaced(out, kv_opt_table[i].neg, ',', " ");
-        if (kv_opt_table[i].neg) kv_buf_adds(out, " ");
-    }
-    kv_buf_adds(out, "\" -- \"$word\")) ;;\n    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n    esac\n}\n"
-                     "complete -o filenames -F _kvasir kvasir\n");
 }

@@ -141,7 +141,6 @@ kv_status kv_options_check(const kv_options *o, kv_error *err);
 /* NULL = all groups; KV_NOT_FOUND naming the groups for an unknown one. "llama-server" lists foreign options. */
 kv_status kv_options_help(kv_buf *out, const char *group, kv_error *err);
 void kv_options_markdown(kv_buf *out);                   /* the README's list: one table a group */
-void kv_options_completion(kv_buf *out);                 /* a bash completion script */
 void kv_options_print(kv_buf *out, const kv_options *o); /* as a --config file, secrets left out */
 void kv_options_free(kv_options *o);
 /* True for what ends in ".sock" or has a '/': llama-server's rule is the ending. */

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "options/table.h"
 #include "os/machine.h"
@@ -246,6 +247,22 @@ static void warn_unknown_env(reader *r, char *const *env) {
     }
 }
 
+static void warn_llama_config_at(reader *r, const char *dir, const char *below) {
+    char path[1024];
+    if (!dir || (size_t)snprintf(path, sizeof path, "%s%s/llama.cpp/config.ini", dir, below) >= sizeof path) return;
+    if (access(path, R_OK) != 0) return;
+    kv_buf_addf(r->warnings, "%s is not read: settings come from --config FILE, as --print-config writes it\n", path);
+}
+
+/* llama-server reads files of its own by itself, of another form. */
+static void warn_llama_config(reader *r, char *const *env) {
+    const char *xdg = env_get(env, "XDG_CONFIG_HOME");
+    if (r->o->config || !r->warnings) return;
+    warn_llama_config_at(r, "/etc", "");
+    if (xdg) warn_llama_config_at(r, xdg, "");
+    else warn_llama_config_at(r, env_get(env, "HOME"), "/.config");
+}
+
 /* ── command line ──────────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct argument {
@@ -352,5 +369,6 @@ kv_status kv_options_parse(kv_options *o, int argc, char **argv, char *const *en
     if (st == KV_OK) st = read_argv(&r, argc, argv, err);
     if (st == KV_OK) st = kv_opt_finish(o, err);
     if (st == KV_OK) warn_unknown_env(&r, env);
+    if (st == KV_OK) warn_llama_config(&r, env);
     return st;
 }

@@ -165,9 +165,95 @@ static void test_every_option_has_its_class(void **state) {
     assert_true(n > 250);
 }
 
+/* ── precedence: flag > KVASIR_ > LLAMA_ARG_ > file ── */
+
+enum { IN_FILE, IN_LLAMA_ENV, IN_OWN_ENV, IN_ARGV, SOURCES };
+
+/* The k-th of four values that an option takes, neighbours differing. */
+static void value_of(char *out, size_t cap, const kv_opt *opt, int k) {
+    size_t n;
+    const char *word;
+    switch (opt->kind) {
+    case OPT_BOOL:
+    case OPT_TRI: snprintf(out, cap, "%s", k % 2 ? "on" : "off"); return;
+    case OPT_WORD:
+        word = kv_opt_list_item(opt->words, k % 2, &n);
+        snprintf(out, cap, "%.*s", (int)n, word);
+        return;
+    case OPT_TEXT:
+    case OPT_LIST: snprintf(out, cap, strstr(opt->names, "--logit-bias") ? "%d+1" : "{\"text\":%d}", k); return;
+    default: break;
+    }
+    double span = opt->max - opt->min;
+    bool whole = opt->kind != OPT_FLOAT && opt->kind != OPT_DOUBLE;
+    if (whole) snprintf(out, cap, "%.0f", opt->min + k % ((int)(span < 100 ? span : 100) + 1));
+    else snprintf(out, cap, "%.15g", opt->min + (span >= 8 ? k : span / 8 * k));
+}
+
+/* Every option in each set of sources: the strongest one counts. */
+static void check_precedence(const kv_opt *opt, unsigned set) {
+    char name[70], flag[160], text[SOURCES][64], path[] = "/tmp/kvasir-precedence-XXXXXX", config[64], llama[128],
+                                                 own[128];
+    char *env[3] = {NULL}, *argv[5] = {"kvasir"};
+    int n_env = 0, argc = 1, strongest = -1;
+    kv_opt_name(opt->names, name, sizeof name);
+    for (int k = 0; k < SOURCES; k++) {
+        value_of(text[k], sizeof text[k], opt, k);
+        if (set & 1u << k) strongest = k;
+    }
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    if (set & 1u << IN_FILE) assert_true(dprintf(fd, "%s = %s\n", name, text[IN_FILE]) > 0);
+    close(fd);
+    snprintf(config, sizeof config, "--config=%s", path);
+    argv[argc++] = config;
+    snprintf(llama, sizeof llama, "%s=%s", opt->env ? opt->env : "NONE", text[IN_LLAMA_ENV]);
+    int at = snprintf(own, sizeof own, "KVASIR_");
+    for (const char *p = name; *p; p++) own[at++] = *p == '-' ? '_' : (char)(*p >= 'a' && *p <= 'z' ? *p - 32 : *p);
+    snprintf(own + at, sizeof own - (size_t)at, "=%s", text[IN_OWN_ENV]);
+    if (set & 1u << IN_LLAMA_ENV) env[n_env++] = llama;
+    if (set & 1u << IN_OWN_ENV) env[n_env++] = own;
+    snprintf(flag, sizeof flag, "--%s=%s", name, text[IN_ARGV]);
+    if (set & 1u << IN_ARGV) argv[argc++] = flag;
+
+    kv_options o, want;
+    kv_error err = {0};
+    kv_buf warnings = {0};
+    kv_options_defaults(&o);
+    kv_options_defaults(&want);
+    kv_status st = kv_options_parse(&o, argc, argv, env, &warnings, &err);
+    unlink(path);
+    if (st != KV_OK) fail_msg("%s: %s", name, err.message);
+    assert_int_equal(warnings.len, 0);
+    assert_int_equal(kv_opt_set(&want, opt, name, text[strongest], true, &err), KV_OK);
+    if (!kv_opt_equal(&o, &want, opt)) fail_msg("%s in sources %x", name, set);
+    kv_buf_free(&warnings);
+    kv_options_free(&o);
+    kv_options_free(&want);
+}
+
+static void test_precedence_of_every_option(void **state) {
+    (void)state;
+    int n = 0;
+    for (int i = 0; i < kv_opt_count; i++) {
+        const kv_opt *opt = &kv_opt_table[i];
+        if (opt->kind == OPT_PRESET || opt->kind == OPT_LOAD || opt->flags & (OPT_ARGV_ONLY | OPT_NOT_IN_FILE))
+            continue;
+        /* --reasoning-effort and its like end up in these */
+        bool kwargs = strcmp(opt->names, "--chat-template-kwargs") == 0;
+        for (unsigned set = 1; set < 1u << SOURCES; set++) {
+            if (kwargs || (set & 1u << IN_LLAMA_ENV && !opt->env)) continue;
+            check_precedence(opt, set);
+            n++;
+        }
+    }
+    assert_true(n > 1000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option_has_its_class),
+        cmocka_unit_test(test_precedence_of_every_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

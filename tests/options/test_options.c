@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -431,6 +432,33 @@ static void test_config_file_errors(void **state) {
     done(&p);
 }
 
+/* llama-server's own file is not read, and that is told. */
+static void test_llama_config_is_noted(void **state) {
+    (void)state;
+    char dir[] = "/tmp/kvasir-options-XXXXXX", sub[64], file[80], home[80];
+    assert_non_null(mkdtemp(dir));
+    snprintf(sub, sizeof sub, "%s/llama.cpp", dir);
+    snprintf(file, sizeof file, "%s/config.ini", sub);
+    snprintf(home, sizeof home, "XDG_CONFIG_HOME=%s", dir);
+    char *env[] = {home, NULL};
+    parsed p = parse("-c 512", env);
+    assert_int_equal(p.warnings.len, 0);
+    done(&p);
+    assert_int_equal(mkdir(sub, 0700), 0);
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fclose(f);
+    p = parse("-c 512", env);
+    assert_has(kv_buf_str(&p.warnings), "config.ini is not read: settings come from --config FILE");
+    done(&p);
+    p = parse("--config /dev/null", env);
+    assert_null(strstr(kv_buf_str(&p.warnings), "config.ini"));
+    done(&p);
+    unlink(file);
+    rmdir(sub);
+    rmdir(dir);
+}
+
 /* ── llama-server's other options ── */
 
 static void test_refused_options(void **state) {
@@ -673,9 +701,6 @@ static void test_help(void **state) {
     kv_buf_clear(&one);
     kv_options_markdown(&one);
     assert_has(one.data, "| `-c, --ctx-size N` |");
-    kv_buf_clear(&one);
-    kv_options_completion(&one);
-    assert_has(one.data, "--no-mmap");
     kv_buf_free(&all);
     kv_buf_free(&one);
 }
@@ -833,6 +858,7 @@ int main(void) {
         cmocka_unit_test(test_named_models),
         cmocka_unit_test(test_presets_are_sound),
         cmocka_unit_test(test_escapes),
+        cmocka_unit_test(test_llama_config_is_noted),
         cmocka_unit_test(test_numbers_that_mean_others),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_help),
