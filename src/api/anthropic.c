@@ -129,21 +129,19 @@ static json_t *thinking_block(json_t *text, json_t *signature) {
     return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature", signature);
 }
 
-static json_t *tool_block(const char *id, const char *name, json_t *input) {
-    return json_pack("{s:s, s:o, s:o, s:o, s:{s:s}}", "type", "tool_use", "id", kv_json_text(id, strlen(id)), "name",
-                     kv_json_text(name, strlen(name)), "input", input, "caller", "type", "direct");
-}
-
 /* A call's id as its format spells it, for the same prompt to come back; one of ours where the format has none. */
-static void call_id(char *out, size_t room, const json_t *call) {
-    const char *id = json_string_value(json_object_get(call, "id"));
+static json_t *call_id(const json_t *call) {
+    json_t *id = json_object_get(call, "id");
+    if (json_string_length(id)) return json_incref(id);
     char fresh[64];
     kv_shape_id(fresh, sizeof fresh, "toolu_");
-    kv_buf text = {0};
-    kv_buf_adds(&text, id && *id ? id : fresh);
-    memset(out, 0, room);
-    memcpy(out, text.data, text.len < room ? text.len : room - 1);
-    kv_buf_free(&text);
+    return json_string(fresh);
+}
+
+static json_t *tool_block(const json_t *call, json_t *input) {
+    json_t *name = json_object_get(json_object_get(call, "function"), "name");
+    return json_pack("{s:s, s:o, s:o, s:o, s:{s:s}}", "type", "tool_use", "id", call_id(call), "name",
+                     name ? json_incref(name) : json_string(""), "input", input, "caller", "type", "direct");
 }
 
 static json_t *message(const kv_job *j, json_t *content) {
@@ -206,10 +204,7 @@ static void send_call(kv_buf *out, telling *t, const json_t *call) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     json_int_t number = json_integer_value(json_object_get(call, "index"));
     if (t->open != TOOL || t->call != number) {
-        const char *name = json_string_value(json_object_get(function, "name"));
-        char id[128];
-        call_id(id, sizeof id, call);
-        open_block(out, t, TOOL, tool_block(id, name ? name : "", json_object()));
+        open_block(out, t, TOOL, tool_block(call, json_object()));
         t->call = number;
     }
     if (json_string_length(arguments))
@@ -315,12 +310,9 @@ static void append_to(json_t *block, const char *name, const json_t *more) {
 /* arguments: the calls' texts so far, by their number. */
 static void gather_call(json_t *content, json_t *arguments, const json_t *call) {
     const json_t *function = json_object_get(call, "function");
-    const char *name = json_string_value(json_object_get(function, "name"));
     size_t number = (size_t)json_integer_value(json_object_get(call, "index"));
     if (number >= json_array_size(arguments)) {
-        char id[128];
-        call_id(id, sizeof id, call);
-        json_array_append_new(content, tool_block(id, name ? name : "", json_null()));
+        json_array_append_new(content, tool_block(call, json_null()));
         json_array_append_new(arguments, json_pack("{s:s}", "text", ""));
     }
     append_to(json_array_get(arguments, number), "text", json_object_get(function, "arguments"));

@@ -17,6 +17,10 @@
  *                                 token, which is always computed; 0 with cache_prompt off or without a cache
  *   input_tokens                  the rest: computed and not kept
  *
+ * Without `thinking` the template's own default stands, as in llama-server. A named or forced tool leaves the prompt as
+ * it is. This server's own fields are taken, too: cache_prompt, cache_salt, chat_template_kwargs, kvasir, seed,
+ * sse_ping_interval.
+ *
  * Accepted without effect: metadata, service_tier, inference_geo, speed, diagnostics, context_management, betas, the
  * headers anthropic-version and anthropic-beta, of a tool strict, defer_loading, allowed_callers, input_examples and
  * eager_input_streaming, and every field that nobody knows.

@@ -170,6 +170,9 @@ describe('the Anthropic client', { skip: noTemplate }, () => {
     assert.equal(nothing.usage.output_tokens, 0);
     const warm = await client.messages.create(say('x', { system: 'Warm. '.repeat(40) }));
     assert.ok(warm.usage.cache_read_input_tokens >= prompt(warm.usage) - 1);
+    const full = await client.messages.create(say('y'.repeat(600), { system: 'x'.repeat(16000), max_tokens: 1000 }));
+    assert.equal(full.stop_reason, 'model_context_window_exceeded');
+    assert.ok(full.usage.output_tokens < 500);
     const broken = await client.messages.create(say(`${call('Rome').slice(0, 50)}`, { tools, max_tokens: 40 }));
     assert.equal(broken.stop_reason, 'max_tokens');
   });
