@@ -156,6 +156,18 @@ describe('the Anthropic client', { skip: noTemplate }, () => {
     assert.equal(other.usage.cache_read_input_tokens, prompt(other.usage) - 1);
   });
 
+  test('scopes and salts divide the cache, and are found again', async () => {
+    const body = say('x', { system: 'Scopes. '.repeat(40) });
+    const read = async (more, headers) => (await client.messages.create({ ...body, ...more }, { headers })).usage.cache_read_input_tokens;
+    assert.ok(await read() === 0 && await read() > 300);
+    const scope = { 'X-Kvasir-Scope': 'eu' };
+    assert.ok(await read({}, scope) === 0 && await read({}, scope) > 300);
+    const salt = { cache_salt: 'pepper' };
+    assert.ok(await read(salt) === 0 && await read(salt) > 300 && await read(salt, scope) === 0);
+    const counted = await client.messages.countTokens({ model: 'any', messages: body.messages, system: body.system });
+    assert.equal(await read(), counted.input_tokens - 1);
+  });
+
   test('stops where it is told to', async () => {
     const word = await client.messages.create(say('one two END three', { stop_sequences: ['###', 'END'] }));
     assert.equal(word.stop_reason, 'stop_sequence');
