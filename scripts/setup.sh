@@ -76,6 +76,7 @@ want_tool    node              nodejs                 nodejs               node
 want_tool    npm               npm                    nodejs-npm           node
 want_tool    python3           python3                python3              python
 want         'python3 -m pip --version'  python3-pip  python3-pip          python
+want         'python3 -c "import venv, ensurepip"'  python3-venv  -    -
 want_library libmicrohttpd     libmicrohttpd-dev      libmicrohttpd-devel  libmicrohttpd
 want_library jansson           libjansson-dev         jansson-devel        jansson
 want_library sqlite3           libsqlite3-dev         sqlite-devel         sqlite
