@@ -131,7 +131,7 @@ static void prefill(world *w, const kv_token *tokens, int n) {
         e = pos + B < n - 1 ? pos + B : pos < n - 1 ? n - 1 : n;
         double start = now_ms();
         decode(w, tokens, pos, e);
-        kv_trail_advance(t, &w->state, 0, tokens, e, n, (now_ms() - start) * 1e3 / (e - pos));
+        kv_trail_advance(t, &w->state, 0, tokens, e, &(kv_places){.n_prompt = n}, (now_ms() - start) * 1e3 / (e - pos));
     }
     kv_trail_end(t, &w->state, 0, tokens, n);
     kv_trail_free(t);

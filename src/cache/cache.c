@@ -79,8 +79,12 @@ void kv_cache_free(kv_cache *c) {
     free(c);
 }
 
-int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, int32_t n_prompt) {
-    return kv_policy_next(&c->policy, pos, n_prompt);
+int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prompt) {
+    return kv_policy_next(&c->policy, pos, prompt);
+}
+
+bool kv_cache_keeps_places(const kv_cache *c) {
+    return c->memory != KV_MEMORY_FULL && !c->policy.exact_chunk;
 }
 
 int64_t kv_cache_now_s(const kv_cache *c) {

@@ -21,6 +21,7 @@
 #ifndef KV_CACHE_CACHE_H
 #define KV_CACHE_CACHE_H
 
+#include "cache/policy.h"
 #include "cache/state.h"
 #include "os/io.h"
 #include "radix/radix.h"
@@ -132,17 +133,18 @@ void kv_restore_sources(int32_t *ram, int32_t *disk, const kv_lookup *l);
 kv_trail *kv_trail_new(kv_cache *c);
 /* The sequence holds these n tokens now, of which nothing is left to capture (it was restored, or is empty). */
 void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int32_t n);
-/* After a decode that brought `seq` to n tokens, before any other engine call. n_prompt: the prompt's length, which
- * places checkpoints; us_per_token: what computing one of the new tokens took. Captures what is complete and wanted. */
-void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n, int32_t n_prompt,
-                      double us_per_token);
+/* After a decode that brought `seq` to n tokens, before any other engine call. prompt: places checkpoints; us_per_token: what computing one of the new tokens took. Captures what is complete and wanted. */
+void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
+                      const kv_places *prompt, double us_per_token);
 /* Before the sequence is removed, or when it stops growing: captures the open tail, window and state at its end. It
  * may go on afterwards. True: all of it is in the cache or on its way there. */
 bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n);
 void kv_trail_free(kv_trail *t);
 
 /* The next position > pos, ≤ n_prompt, where a prefill chunk must end because something is kept there. */
-int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, int32_t n_prompt);
+int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prompt);
+/* True where positions can only be resumed at that were kept: branch points are worth keeping. */
+bool kv_cache_keeps_places(const kv_cache *c);
 
 typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;

@@ -2,17 +2,27 @@
 
 #define FIRST_INTERVAL 2048
 
-bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt) {
+static bool is_hinted(int32_t P, const kv_places *prompt) {
+    for (int i = 0; i < prompt->n_hints; i++)
+        if (prompt->hints[i].position == P) return true;
+    return false;
+}
+
+bool kv_policy_keeps(const kv_policy *p, int32_t P, const kv_places *prompt) {
+    const int32_t n_prompt = prompt->n_prompt;
     if (P <= 0) return false;
     if (p->exact_chunk) { /* the last full chunk, and the first one behind each interval */
         bool edge = P % p->exact_chunk == 0 && P < n_prompt;
         return edge && (P + p->exact_chunk > n_prompt - 1 || P / p->interval != (P - p->exact_chunk) / p->interval);
     }
-    return P == n_prompt - 1 || (P < n_prompt && P % p->interval == 0);
+    return P == n_prompt - 1 || (P < n_prompt && (P % p->interval == 0 || is_hinted(P, prompt)));
 }
 
-int32_t kv_policy_next(const kv_policy *p, int32_t pos, int32_t n_prompt) {
+int32_t kv_policy_next(const kv_policy *p, int32_t pos, const kv_places *prompt) {
+    const int32_t n_prompt = prompt->n_prompt;
     int32_t next = p->exact_chunk ? n_prompt : (pos / p->interval + 1) * p->interval;
+    for (int i = 0; i < prompt->n_hints && !p->exact_chunk; i++)
+        if (prompt->hints[i].position > pos && prompt->hints[i].position < next) next = prompt->hints[i].position;
     if (pos < n_prompt - 1 && next > n_prompt - 1) next = n_prompt - 1;
     return next < n_prompt ? next : n_prompt;
 }

@@ -4,7 +4,9 @@
  *          ▲             ▲                ▲                     ▲
  *
  * The last prompt token is always decoded alone, so the same prompt again costs one token; intervals bound what a
- * prompt that parts anywhere has to compute again; the end is where the next turn goes on.
+ * prompt that parts anywhere has to compute again; the end is where the next turn goes on. Beside these, a prompt has
+ * places of its own: those that the client marked, and where it parted from what is stored, since where two prompts
+ * part a third one may.
  *
  * Thread rule: none.
  */
@@ -32,10 +34,17 @@ static inline int32_t kv_policy_resumes(const kv_policy *p, int32_t P) {
     return p->exact_chunk ? P / p->exact_chunk * p->exact_chunk : P;
 }
 
+/* A prompt as far as the policy looks at it. */
+typedef struct kv_places {
+    int32_t n_prompt;
+    const kv_hint *hints; /* borrowed, n_hints of them, in any order; NULL = none */
+    int n_hints;
+} kv_places;
+
 /* True when position P (of a prompt of n_prompt tokens; the answer lies behind it) is one to come back to. */
-bool kv_policy_keeps(const kv_policy *p, int32_t P, int32_t n_prompt);
+bool kv_policy_keeps(const kv_policy *p, int32_t P, const kv_places *prompt);
 /* The next position > pos that a prefill of n_prompt tokens must stop at, at most n_prompt. */
-int32_t kv_policy_next(const kv_policy *p, int32_t pos, int32_t n_prompt);
+int32_t kv_policy_next(const kv_policy *p, int32_t pos, const kv_places *prompt);
 /* The interval for this model: 2,048 tokens, doubled until checkpoints cost no more bytes than the blocks between. */
 int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t cell_bytes);
 

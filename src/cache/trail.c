@@ -213,17 +213,17 @@ static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_to
     }
 }
 
-void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n, int32_t n_prompt,
-                      double us_per_token) {
+void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
+                      const kv_places *prompt, double us_per_token) {
     kv_cache *c = t->cache;
     if (c->cfg.readonly || n == 0) return;
     /* What was computed in other shapes than any cold run's is of no use there. */
     int32_t chunk = c->policy.exact_chunk;
-    if (chunk && (n % chunk || n >= n_prompt)) return;
+    if (chunk && (n % chunk || n >= prompt->n_prompt)) return;
     t->us_per_token = us_per_token;
     capture_blocks(t, state, seq, tokens, n);
     t->seen = n;
-    if (!kv_policy_keeps(&c->policy, n, n_prompt)) return;
+    if (!kv_policy_keeps(&c->policy, n, prompt)) return;
     if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
     if (!kv_state_has_windows(c->memory)) return;
     capture_tail_window(t, state, seq, tokens, n);

@@ -152,10 +152,22 @@ static void seat(kv_sched *s, kv_gen *g, int number) {
     g->run.admitted = true;
 }
 
+/* A place nearer than this to one that is kept is not worth a checkpoint's bytes. */
+#define NEAR_TOKENS 16
+
+/* Where the prompt parts from what is stored: once seen, a place to come back to. */
+static void mark_branch(const kv_sched *s, kv_gen *g, int32_t cached) {
+    if (g->run.counted || !g->run.lookup || !kv_lookup_ready(g->run.lookup)) return;
+    int32_t branch = kv_lookup_get(g->run.lookup)->n_match;
+    if (branch >= cached + NEAR_TOKENS && branch < g->n_prompt - 1 && kv_cache_keeps_places(s->cfg.cache))
+        g->hints[g->n_hints++] = (kv_hint){.position = branch};
+}
+
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_gen *g = s->slots[slot].gen;
     kv_sched_begin_trail(s, slot, g);
     if (!g->run.counted) kv_sched_note_miss(g, cached);
+    mark_branch(s, g, cached);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
     if (g->run.counted) return;

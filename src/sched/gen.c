@@ -37,11 +37,9 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     g->t_max_predict_ms = p->t_max_predict_ms;
     g->group = p->group;
     g->scope = kv_strdup(p->scope ? p->scope : "");
-    if (p->n_hints > 0) {
-        g->n_hints = p->n_hints;
-        g->hints = kv_alloc((size_t)p->n_hints * sizeof *g->hints);
-        memcpy(g->hints, p->hints, (size_t)p->n_hints * sizeof *g->hints);
-    }
+    g->n_hints = p->n_hints;
+    g->hints = kv_alloc((size_t)(p->n_hints + 1) * sizeof *g->hints);
+    if (p->n_hints > 0) memcpy(g->hints, p->hints, (size_t)p->n_hints * sizeof *g->hints);
     kv_text_init(&g->text, p->stops, p->n_stops, p->n_indent);
     g->run.slot = -1;
     pthread_mutex_init(&g->mutex, NULL);

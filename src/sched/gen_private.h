@@ -63,7 +63,7 @@ struct kv_gen {
     bool post_sampling_probs, cache_prompt, special_pieces;
     int64_t t_max_predict_ms;
     uint64_t group;
-    kv_hint *hints; /* owned, n_hints of them, positions ascending; NULL = none */
+    kv_hint *hints; /* owned, n_hints of them and room for one more; NULL = none */
     int n_hints;
     char *scope;            /* owned; "" = default */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
@@ -78,6 +78,10 @@ struct kv_gen {
     void (*wake)(void *ctx);
     void *wake_ctx;
 };
+
+static inline kv_places kv_gen_places(const kv_gen *g) {
+    return (kv_places){.n_prompt = g->n_prompt, .hints = g->hints, .n_hints = g->n_hints};
+}
 
 /* Puts an event into the queue (its owned parts are transferred) and wakes the reader. */
 void kv_gen_push(kv_gen *g, const kv_gen_event *event);

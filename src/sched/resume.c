@@ -204,8 +204,8 @@ void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
     const kv_slot *slot = &s->slots[number];
     if (!repack(s, number)) return;
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
-    kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, slot->gen->n_prompt,
-                     us_per_token);
+    const kv_places places = kv_gen_places(slot->gen);
+    kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, &places, us_per_token);
 }
 
 void kv_sched_keep_probe(kv_sched *s, int number, int row) {

@@ -63,9 +63,10 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
             kv_cost_at_least_us(&s->cost, s->cfg.min_chunk + f.n_others, depth_with(s, s->cfg.min_chunk + f.n_others)),
     };
     int32_t n = kv_chunk_next(&in);
-    int32_t n_prompt = s->slots[slot].gen->n_prompt; /* behind it lies what was generated before a preemption */
-    if (n == 0 || !s->cfg.cache || in.pos >= n_prompt) return n;
-    int32_t edge = kv_cache_next_edge(s->cfg.cache, in.pos, n_prompt); /* something is kept there */
+    const kv_places places =
+        kv_gen_places(s->slots[slot].gen); /* behind it lies what was generated before a preemption */
+    if (n == 0 || !s->cfg.cache || in.pos >= places.n_prompt) return n;
+    int32_t edge = kv_cache_next_edge(s->cfg.cache, in.pos, &places); /* something is kept there */
     return n < edge - in.pos ? n : edge - in.pos;
 }
 

@@ -156,18 +156,19 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
     kv_lookup_free(l);
     kv_trail *t = kv_trail_new(w->cache);
     kv_trail_reset(t, scope, tokens, P);
+    const kv_places places = {.n_prompt = n_prompt};
     int pos = P;
     while (pos < n) {
         int e = pos + 1;
         if (pos < n_prompt - 1) {
-            e = kv_cache_next_edge(w->cache, pos, n_prompt);
+            e = kv_cache_next_edge(w->cache, pos, &places);
             int edge = (pos / B + CHUNK / B) * B;
             if (e > edge) e = edge;
             if (e > n_prompt - 1) e = n_prompt - 1;
         }
         decode(w, seq, tokens, pos, e);
         pos = e;
-        kv_trail_advance(t, &w->state, seq, tokens, pos, n_prompt, w->us_per_token > 0 ? w->us_per_token : 100);
+        kv_trail_advance(t, &w->state, seq, tokens, pos, &places, w->us_per_token > 0 ? w->us_per_token : 100);
         if (rnd(w, 4) == 0) kv_io_run_one(w->io);
         if (pos == n_prompt) assert_logits(w, tokens, n_prompt);
     }

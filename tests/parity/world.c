@@ -213,7 +213,7 @@ void world_play(float *out, world *w, const run *r, int32_t chunk, bool capture)
         e = chunk_end(&stop, w, r, pos, chunk);
         const float *logits = decode(w, 0, tokens, pos, e);
         if (stop >= 0) memcpy(out + (size_t)(stop * w->tail + pos - r->stop[stop]) * n, logits, n * sizeof *out);
-        if (t) kv_trail_advance(t, &w->state, 0, tokens, e, r->n_prompt, 100);
+        if (t) kv_trail_advance(t, &w->state, 0, tokens, e, &(kv_places){.n_prompt = r->n_prompt}, 100);
     }
     if (t) kv_trail_end(t, &w->state, 0, tokens, r->n);
     kv_trail_free(t);
