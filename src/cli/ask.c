@@ -17,7 +17,7 @@
 static const char usage[] =
     "usage: kvasir why [last | REQUEST-ID]    why a request could not reuse more of its prompt\n"
     "       kvasir status                     what the cache holds and how much it spared\n"
-    "  --url URL        the server, default " DEFAULT_URL " (or KVASIR_URL)\n"
+    "  --url URL        the server, default " DEFAULT_URL " (or KVASIR_URL); unix:/run/k.sock for a UNIX socket\n"
     "  --api-key KEY    a key marked admin in the server's key file (or KVASIR_API_KEY, which others cannot see)\n"
     "  --json           the server's own answer\n";
 
@@ -103,6 +103,18 @@ static kv_status perform(kv_buf *answer, CURL *curl, const char *url, kv_error *
     return KV_INVALID;
 }
 
+/* The part in front of the path; for "unix:/run/k.sock" curl gets the socket, and a name to say to it. */
+static void add_base(kv_buf *url, CURL *curl, const char *server) {
+    size_t n = strlen(server);
+    if (strncmp(server, "unix:", 5) == 0) {
+        curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, server + 5);
+        kv_buf_adds(url, "http://localhost");
+        return;
+    }
+    while (n > 0 && server[n - 1] == '/') n--;
+    kv_buf_add(url, server, n);
+}
+
 /* url + path (+ query's value, escaped). */
 static kv_status send_request(kv_buf *answer, const char *method, const question *q, const char *path,
                               const char *value, kv_error *err) {
@@ -112,9 +124,7 @@ static kv_status send_request(kv_buf *answer, const char *method, const question
     char *escaped = NULL;
     CURL *curl = curl_easy_init();
     if (!curl) return kv_fail(err, KV_NO_MEMORY, "libcurl could not be started");
-    size_t n = strlen(q->url);
-    while (n > 0 && q->url[n - 1] == '/') n--;
-    kv_buf_add(&url, q->url, n);
+    add_base(&url, curl, q->url);
     kv_buf_adds(&url, path);
     if (value) {
         escaped = curl_easy_escape(curl, value, 0);
