@@ -223,7 +223,7 @@ static bool unit_seconds(double *out, const char **at) {
 
 /* Go's time.ParseDuration, and numbers without a unit, which clients send as texts, too. */
 static bool parse_duration(double *out, const char *text) {
-    const char *at = text + (*text == '-' || *text == '+');
+    const char *start = text + (*text == '-' || *text == '+'), *at = start;
     double sum = 0;
     if (!*at) return false;
     while (*at) {
@@ -233,7 +233,7 @@ static bool parse_duration(double *out, const char *text) {
         if (at[0] == '0' && tolower((unsigned char)at[1]) == 'x') return false;
         double n = strtod(at, &end);
         if (end == at) return false;
-        bool first = sum == 0;
+        bool first = at == start;
         at = end;
         if (*at ? !unit_seconds(&unit, &at) : !first) return false;
         sum += n * unit;
