@@ -22,6 +22,18 @@ static kv_status read_request(kv_response **out, const kv_app *app, const kv_htt
     return st;
 }
 
+/* A job with the prompt as it is to be computed. On failure `r` stays the caller's. */
+static kv_status make_job(kv_job **out, kv_response *r, const kv_app *app, kv_error *err) {
+    kv_status st = kv_chat_job_new(out, &kv_response_dialect, r->chat, app, err);
+    if (st != KV_OK) {
+        kv_response_rename_error(err, r);
+        return st;
+    }
+    kv_response_reuse(&(*out)->prompts.list[0], &r->before, app->model);
+    (*out)->state = r;
+    return KV_OK;
+}
+
 static kv_status serve(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     const kv_app *app = ctx;
     kv_response *r;
@@ -29,15 +41,10 @@ static kv_status serve(void *ctx, kv_http_request *req, kv_http_response *res, k
     kv_status st = kv_app_require_ready(app, err);
     if (st == KV_OK) st = read_request(&r, app, req, err);
     if (st != KV_OK) return st;
-    st = kv_chat_job_new(&j, &kv_response_dialect, r->chat, app, err);
-    if (st != KV_OK) {
-        kv_response_rename_error(err, r);
-        kv_response_free(r);
-        return st;
-    }
-    kv_response_reuse(&j->prompts.list[0], &r->before, app->model);
-    j->state = r;
-    return kv_job_run(j, req, res, err);
+    st = make_job(&j, r, app, err);
+    if (st == KV_OK) return kv_job_run(j, req, res, err);
+    kv_response_free(r);
+    return st;
 }
 
 kv_status kv_serve_responses(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -47,13 +54,16 @@ kv_status kv_serve_responses(void *app, kv_http_request *req, kv_http_response *
 kv_status kv_serve_response_input_tokens(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     const kv_app *app = ctx;
     kv_response *r;
-    size_t n_tokens = 0;
+    kv_job *j;
     kv_status st = kv_app_require_model(app, err);
     if (st == KV_OK) st = read_request(&r, app, req, err);
     if (st != KV_OK) return st;
-    st = kv_chat_count_tokens(&n_tokens, r->chat, app, err);
-    if (st == KV_OK) kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n_tokens);
-    else kv_response_rename_error(err, r);
-    kv_response_free(r);
-    return st;
+    st = make_job(&j, r, app, err);
+    if (st != KV_OK) {
+        kv_response_free(r);
+        return st;
+    }
+    kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", j->prompts.list[0].len);
+    kv_job_free(j);
+    return KV_OK;
 }

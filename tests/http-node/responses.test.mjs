@@ -705,6 +705,7 @@ describe('stored responses', { skip: skipAll }, () => {
     assert.equal(a.output_text, 'internationalisation');
     const b = await client.responses.create(play('x', { input: 'again', previous_response_id: a.id }));
     assert.ok(usageOf(b).cached >= a.usage.input_tokens + letters.length, JSON.stringify(b.kvasir));
+    assert.equal((await client.responses.inputTokens.count({ model: 'any', input: 'again', previous_response_id: a.id })).input_tokens, usageOf(b).prompt);
     const c = await client.responses.create(play('x', { input: 'and again', previous_response_id: b.id }));
     assert.ok(usageOf(c).cached >= usageOf(b).prompt, JSON.stringify(c.kvasir));
     await server.stop();
