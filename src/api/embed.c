@@ -32,6 +32,8 @@ kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params 
         .n_ctx = long_text,
         .n_texts = TEXTS_A_CALL,
     };
+    p.engine.flash_attn =
+        (kv_flash_attn)opt->flash_attn; /* where it is not given, libllama decides as in llama-server */
     if (opt->pooling) kv_pooling_from_name(&p.pooling, opt->pooling);
     if (p.pooling != KV_POOLING_LAST && p.pooling != KV_POOLING_MODEL) p.n_ctx = 0;
     kv_embedder *embedder;
@@ -79,16 +81,11 @@ static kv_status check_lengths(const kv_embed *e, const kv_tokens *texts, int n,
         if (texts[i].len == 0)
             return kv_fail_field(err, path, "Input content cannot be empty: '%s' has no tokens", path);
         if (texts[i].len <= (size_t)info->n_text_max) continue;
-        kv_fail_field(err, path,
-                      "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten it, or "
-                      "start the server with a larger %s",
-                      path, texts[i].len, (int)info->n_text_max, info->n_text_max > info->n_batch ? "-c" : "-ub");
-        if (err) {
-            err->status = KV_CONTEXT_FULL;
-            err->n_prompt_tokens = (int64_t)texts[i].len;
-            err->n_ctx = info->n_text_max;
-        }
-        return KV_CONTEXT_FULL;
+        return kv_fail_field(err, path,
+                             "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten "
+                             "it, or start the server with a larger %s",
+                             path, texts[i].len, (int)info->n_text_max,
+                             info->n_text_max > info->n_batch ? "-c" : "-ub");
     }
     return KV_OK;
 }

@@ -25,8 +25,8 @@ const kv_embedder_info *kv_embed_get_info(const kv_embed *e);
 
 /* Floats of all rows of n texts. */
 size_t kv_embed_room(const kv_embed *e, const kv_tokens *texts, int n);
-/* *rows: owned by the caller, one row after the other, not normalised. KV_CONTEXT_FULL names the first text that is too
- * long: "input[2]"; KV_CANCELLED after a hang-up. */
+/* *rows: owned by the caller, one row after the other, not normalised. KV_INVALID names the first text that is
+ * too long: "input[2]"; KV_CANCELLED after a hang-up. */
 kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n, const char *field,
                        kv_http_request *req, kv_error *err);
 /* In place, as llama-server: -1 nothing, 0 largest number to 32760, 1 by the sum of sizes, 2 to length 1, p by the

@@ -12,9 +12,14 @@
 #include "api/shapes.h"
 #include "api/stream.h"
 
+/* Where it runs, once that is known. */
+static int slot_of(const kv_job *j, const kv_choice *c) {
+    return c->timings.n_decoded > 0 || c->done ? c->timings.slot : (int)j->params.id_slot;
+}
+
 static json_t *partial(const kv_job *j, const kv_choice *c, const char *text, size_t n, json_t *tokens) {
     return json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:I}", "index", c->index, "content", kv_json_text(text, n),
-                     "tokens", tokens, "stop", 0, "id_slot", (int)j->params.id_slot, "tokens_predicted",
+                     "tokens", tokens, "stop", 0, "id_slot", slot_of(j, c), "tokens_predicted",
                      (int)c->timings.n_decoded, "tokens_evaluated", (json_int_t)j->prompts.list[c->prompt].len);
 }
 
@@ -66,7 +71,7 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     json_object_set_new(o, "index", json_integer(c->index));
     json_object_set_new(o, "content", p->stream ? json_string("") : kv_json_text(kv_buf_str(&c->text), c->text.len));
     json_object_set_new(o, "tokens", p->stream || !p->return_tokens ? json_array() : token_list(c));
-    json_object_set_new(o, "id_slot", json_integer(p->id_slot));
+    json_object_set_new(o, "id_slot", json_integer(slot_of(j, c)));
     json_object_set_new(o, "stop", json_true());
     json_object_set_new(o, "model", kv_json_text(name, strlen(name)));
     json_object_set_new(o, "tokens_predicted", json_integer(n_decoded));
