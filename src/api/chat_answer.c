@@ -5,8 +5,9 @@
 
 #include "api/shapes.h"
 #include "base/log.h"
+#include "chat/forced.h"
 
-json_t *kv_chat_answer_feed(kv_choice *c, const char *text, size_t n, bool final) {
+static json_t *feed(kv_choice *c, const char *text, size_t n, bool final) {
     kv_buf deltas = {0};
     kv_error err = {0};
     json_t *list = NULL;
@@ -22,8 +23,8 @@ json_t *kv_chat_answer_feed(kv_choice *c, const char *text, size_t n, bool final
     return list ? list : json_array();
 }
 
-json_t *kv_chat_answer_message(kv_choice *c) {
-    json_decref(kv_chat_answer_feed(c, kv_buf_str(&c->text), c->text.len, true));
+/* The parsed message, a new value; NULL when nothing could be parsed. */
+static json_t *parsed_message(const kv_choice *c) {
     kv_buf text = {0};
     json_t *message = NULL;
     if (kv_chat_stream_message(&text, c->chat, NULL) == KV_OK)
@@ -31,12 +32,54 @@ json_t *kv_chat_answer_message(kv_choice *c) {
     kv_buf_free(&text);
     if (json_is_object(message)) return message;
     json_decref(message);
+    return NULL;
+}
+
+/* A call without a syntax of its own is known when it is complete: until then there are only thoughts to be told. One that
+ * broke off is told as the text that it is. */
+static json_t *only_call(kv_choice *c, json_t *deltas, bool final) {
+    json_t *out = json_array(), *delta;
+    size_t i;
+    json_array_foreach(deltas, i, delta) {
+        json_object_del(delta, "content");
+        if (json_object_size(delta) > 0) json_array_append(out, delta);
+    }
+    json_decref(deltas);
+    if (!final) return out;
+    json_t *message = parsed_message(c), *content = json_object_get(message, "content");
+    c->call =
+        kv_chat_forced_call(json_string_value(content) ? json_string_value(content) : "", json_string_length(content));
+    if (c->call) {
+        json_t *head = json_copy(c->call);
+        json_object_set_new(head, "index", json_integer(0));
+        json_array_append_new(out, json_pack("{s:[o]}", "tool_calls", head));
+    } else if (json_string_length(content) > 0) {
+        json_array_append_new(out, json_pack("{s:O}", "content", content));
+    }
+    json_decref(message);
+    return out;
+}
+
+json_t *kv_chat_answer_feed(kv_choice *c, const char *text, size_t n, bool final) {
+    json_t *deltas = feed(c, text, n, final);
+    return c->forced_call ? only_call(c, deltas, final) : deltas;
+}
+
+json_t *kv_chat_answer_message(kv_choice *c) {
+    json_decref(kv_chat_answer_feed(c, kv_buf_str(&c->text), c->text.len, true));
+    json_t *message = parsed_message(c);
+    if (message && c->call) {
+        json_object_set_new(message, "content", json_null());
+        json_object_set_new(message, "tool_calls", json_pack("[O]", c->call));
+    }
+    if (message) return message;
     return json_pack("{s:s, s:o}", "role", "assistant", "content", kv_json_text(kv_buf_str(&c->text), c->text.len));
 }
 
 const char *kv_chat_answer_finish(const kv_choice *c) {
     const char *finish = kv_shape_finish(c);
-    return strcmp(finish, "stop") == 0 && kv_chat_stream_has_tool_calls(c->chat) ? "tool_calls" : finish;
+    bool calls = c->call || kv_chat_stream_has_tool_calls(c->chat);
+    return strcmp(finish, "stop") == 0 && calls ? "tool_calls" : finish;
 }
 
 /* ── reasoning tokens ──────────────────────────────────────────────────────────────────────────────────────────── */
@@ -61,14 +104,10 @@ static bool answer_begins(const kv_job *j, const kv_buf *text, size_t n) {
     return begins;
 }
 
-static bool was_thinking(kv_choice *c) {
-    kv_buf text = {0};
-    json_t *message = NULL;
-    if (kv_chat_stream_message(&text, c->chat, NULL) == KV_OK)
-        kv_json_parse(&message, kv_buf_str(&text), text.len, NULL);
+static bool was_thinking(const kv_choice *c) {
+    json_t *message = parsed_message(c);
     bool thought = json_string_length(json_object_get(message, "reasoning_content")) > 0;
     json_decref(message);
-    kv_buf_free(&text);
     return thought;
 }
 

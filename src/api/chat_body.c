@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chat/forced.h"
 #include "chat/messages.h"
 
 /* What was read of the body, and the texts that the renderer's parameters point to. */
@@ -175,6 +176,33 @@ static kv_status render(kv_chat_prompt **out, const reading *r, const kv_params 
     return st;
 }
 
+/* A call is required, but nothing would hold the answer to it: the template knows no tools. */
+static bool must_force(const reading *r, const kv_chat_prompt *prompt) {
+    bool required = r->tools && r->tool_choice && strcmp(r->tool_choice, "required") == 0;
+    return required && !kv_chat_prompt_binds(prompt);
+}
+
+static kv_status render_forced(kv_chat_prompt **out, reading *r, kv_params *params, const kv_app *app, kv_error *err) {
+    json_t *schema, *messages;
+    if (params->json_schema)
+        return kv_fail_field(err, "response_format",
+                             "'response_format' cannot be used together with a required tool call on this model, whose "
+                             "chat template knows no tools");
+    kv_status st = kv_chat_forced_schema(&schema, r->tools, err);
+    if (st != KV_OK) return st;
+    params->json_schema = dump(schema);
+    params->forced_call = true;
+    json_decref(schema);
+    kv_chat_forced_messages(&messages, r->messages, r->shown ? r->shown : r->tools);
+    json_decref(r->messages);
+    json_decref(r->tools);
+    json_decref(r->shown);
+    r->messages = messages;
+    r->tools = r->shown = NULL;
+    r->tool_choice = NULL;
+    return render(out, r, params, app, err);
+}
+
 kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_params *params, const kv_app *app,
                               kv_error *err) {
     *out = NULL;
@@ -186,6 +214,11 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
     if (st == KV_OK) st = read_ending(&r, body, err);
     if (st == KV_OK) {
         st = render(out, &r, params, app, err);
+        if (st == KV_OK && must_force(&r, *out)) {
+            kv_chat_prompt_free(*out);
+            *out = NULL;
+            st = render_forced(out, &r, params, app, err);
+        }
         if (st != KV_OK) blame(err, params, body);
     }
     free_reading(&r);

@@ -35,6 +35,7 @@ static void free_choice(kv_choice *c) {
     kv_buf_free(&c->text);
     kv_tokens_free(&c->tokens);
     json_decref(c->probs);
+    json_decref(c->call);
     free(c->stop_word);
 }
 
@@ -135,6 +136,7 @@ static kv_status make_gen(kv_job *j, kv_choice *c, kv_error *err) {
     if (st != KV_OK) return st;
     c->gen = new_gen(j, &j->prompts.list[c->prompt], sampler, nth);
     if (j->params.want_probs) c->probs = json_array();
+    c->forced_call = j->params.forced_call;
     return j->chat ? kv_chat_stream_new(&c->chat, j->chat, err) : KV_OK;
 }
 

@@ -42,6 +42,8 @@ struct kv_choice {
     int prompt;           /* which of the job's prompts */
     kv_gen *gen;          /* one reference, from its making until it is done */
     kv_chat_stream *chat; /* owned; NULL without a chat prompt */
+    bool forced_call;     /* of the job's params: the answer's text is a call */
+    json_t *call;         /* owned: that call, once it is complete; else NULL */
     kv_buf text;          /* all text so far */
     kv_tokens tokens;     /* all sampled tokens so far */
     json_t *probs;        /* owned array: entries not yet told; NULL without token probabilities */

@@ -207,6 +207,8 @@ const char *kv_chat_prompt_generation(const kv_chat_prompt *);      /* the gener
 int kv_chat_prompt_n_stops(const kv_chat_prompt *);                 /* stop strings that the format adds */
 const char *kv_chat_prompt_stop(const kv_chat_prompt *, int i);
 bool kv_chat_prompt_thinks(const kv_chat_prompt *); /* the template knows a thinking section */
+bool kv_chat_prompt_binds(
+    const kv_chat_prompt *); /* a grammar holds the answer from its first token, or from a trigger */
 void kv_chat_prompt_free(kv_chat_prompt *);
 
 /* Render. KV_INVALID with the template's own message when it throws, or when a message or tool is malformed. */

@@ -522,6 +522,9 @@ const char *kv_chat_prompt_stop(const kv_chat_prompt *p, int i) {
 bool kv_chat_prompt_thinks(const kv_chat_prompt *p) {
     return p->chat.supports_thinking && !p->chat.thinking_end_tags.empty();
 }
+bool kv_chat_prompt_binds(const kv_chat_prompt *p) {
+    return !p->chat.grammar.empty();
+}
 void kv_chat_prompt_free(kv_chat_prompt *p) {
     delete p;
 }
