@@ -63,6 +63,7 @@ static void spell(kv_buf *out, const kv_tokens *t) {
 static void check_prompt(kv_tokens *prompt, const kv_response *r) {
     kv_buf before = {0}, after = {0};
     spell(&before, prompt);
+    KV_CHECK(r->before.n == 0); /* the stored one does not say where its answer is */
     kv_response_reuse(prompt, &r->before, app.model);
     spell(&after, prompt);
     KV_CHECK(before.len == after.len && memcmp(kv_buf_str(&before), kv_buf_str(&after), before.len) == 0);

@@ -8,8 +8,8 @@
  *                 └──── responses_stored.c: the conversation so far, kept by kv_stored
  *
  * A conversation is a list of items, each with an id: those of every response before (its input, then its output), then
- * the request's own. It is rendered anew each time, and where that spells the bytes of the previous prompt and answer,
- * their tokens are taken as they were computed (kv_response_reuse), so that the cache has them all.
+ * the request's own. It is rendered anew each time, and the tokens of the previous prompt and answer are taken as they
+ * were computed (kv_response_reuse), so that the cache has them all.
  *
  * Thread rule: the connection's thread.
  */
@@ -22,17 +22,30 @@
 
 typedef enum kv_response_open { KV_OPEN_NOTHING, KV_OPEN_REASONING, KV_OPEN_MESSAGE, KV_OPEN_CALL } kv_response_open;
 
+/* Where an answer stands among the tokens of its conversation, its end of generation included. */
+typedef struct kv_response_answer {
+    size_t start, end;
+    size_t n_reasoning; /* tokens of thought at its beginning */
+} kv_response_answer;
+
+/* The tokens of a conversation up to a response: its prompt and answer, with the answers before it inside. */
+typedef struct kv_response_tokens {
+    kv_tokens all;               /* owned */
+    kv_response_answer *answers; /* owned, n of them, in order: those that stand in `all` as they were sampled */
+    size_t n;
+} kv_response_tokens;
+
 /* One request and its answer: the state of its job. */
 typedef struct kv_response {
     /* what was asked */
-    json_t *chat;     /* owned; the body for kv_chat_job_new */
-    json_t *echo;     /* owned; members of the response object that repeat the request */
-    json_t *input;    /* owned; its own input items, complete with ids */
-    json_t *names;    /* owned; what a tool's name in the chat stands for: {"type", "name", "namespace"?} */
-    json_t *origin;   /* owned; of each chat message the index in `input` that it began with, -1 = none */
-    char *previous;   /* owned; NULL = the first of its conversation */
-    char *scope;      /* owned */
-    kv_tokens before; /* prompt and answer of the previous one */
+    json_t *chat;              /* owned; the body for kv_chat_job_new */
+    json_t *echo;              /* owned; members of the response object that repeat the request */
+    json_t *input;             /* owned; its own input items, complete with ids */
+    json_t *names;             /* owned; what a tool's name in the chat stands for: {"type", "name", "namespace"?} */
+    json_t *origin;            /* owned; of each chat message the index in `input` that it began with, -1 = none */
+    char *previous;            /* owned; NULL = the first of its conversation */
+    char *scope;               /* owned */
+    kv_response_tokens before; /* of the previous one */
     bool store, stored;
     bool logprobs, encrypted; /* are part of the answer */
     bool summary;             /* reasoning is told as its summary */
@@ -79,14 +92,17 @@ kv_status kv_response_messages(json_t **messages, json_t **origin, const char *i
 /* ── responses_stored.c ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Appends the items of the conversation up to response `id`, and its prompt's and answer's tokens (may be NULL). */
-kv_status kv_response_load(json_t *items, kv_tokens *tokens, const char *id, const char *scope, const kv_app *app,
-                           kv_error *err);
+kv_status kv_response_load(json_t *items, kv_response_tokens *tokens, const char *id, const char *scope,
+                           const kv_app *app, kv_error *err);
 /* One item by its id, a new value. */
 kv_status kv_response_find_item(json_t **out, const char *id, const char *scope, const kv_app *app, kv_error *err);
 /* Keeps a finished response: `object` is what the client gets. False: it could not be kept, as the log says. */
 bool kv_response_save(const kv_response *r, const kv_job *j, const json_t *object);
-/* Takes the tokens of `before` for the part of the prompt that they spell, up to where both have a token's end. */
-void kv_response_reuse(kv_tokens *prompt, const kv_tokens *before, const kv_model *model);
+void kv_response_tokens_free(kv_response_tokens *t);
+/* Takes the tokens of `before` for the part of the prompt that they spell, up to where both have a token's end. An answer
+ * that the template spells otherwise (a tool call's blanks, say) is taken as it was sampled, to its end of generation;
+ * but not where a thought of it is left out: that is the template's to decide. */
+void kv_response_reuse(kv_tokens *prompt, const kv_response_tokens *before, const kv_model *model);
 
 /* ── responses_output.c ────────────────────────────────────────────────────────────────────────────────────────── */
 

@@ -374,7 +374,7 @@ void kv_response_free(kv_response *r) {
     json_decref(r->origin);
     json_decref(r->output);
     json_decref(r->probs);
-    kv_tokens_free(&r->before);
+    kv_response_tokens_free(&r->before);
     kv_buf_free(&r->text);
     free(r->previous);
     free(r->scope);

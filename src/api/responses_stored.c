@@ -41,19 +41,38 @@ static void extend(json_t *items, json_t *list) {
         json_array_append(items, item);
 }
 
-static void add_response(json_t *items, kv_tokens *tokens, const kv_stored_response *one, bool with_output) {
+void kv_response_tokens_free(kv_response_tokens *t) {
+    kv_tokens_free(&t->all);
+    free(t->answers);
+    *t = (kv_response_tokens){0};
+}
+
+/* Its tokens begin as those before. Where its answer stands in them, the object's usage tells. */
+static void add_tokens(kv_response_tokens *t, const kv_stored_response *one, const json_t *object) {
+    size_t shared = one->n_shared < t->all.len ? one->n_shared : t->all.len;
+    t->all.len = shared;
+    kv_tokens_append(&t->all, one->tokens.data, one->tokens.len);
+    while (t->n && t->answers[t->n - 1].end > shared) t->n--;
+    const json_t *usage = json_object_get(object, "usage"), *details = json_object_get(usage, "output_tokens_details");
+    json_int_t start = json_integer_value(json_object_get(usage, "input_tokens"));
+    json_int_t n_reasoning = json_integer_value(json_object_get(details, "reasoning_tokens"));
+    if (start <= 0 || start >= (json_int_t)t->all.len || n_reasoning < 0) return;
+    t->answers = kv_realloc(t->answers, (t->n + 1) * sizeof *t->answers);
+    t->answers[t->n++] = (kv_response_answer){(size_t)start, t->all.len, (size_t)n_reasoning};
+}
+
+/* tokens: may be NULL. */
+static void add_response(json_t *items, kv_response_tokens *tokens, const kv_stored_response *one, bool with_output) {
     json_t *input = parse(&one->input, true), *object = with_output ? parse(&one->object, false) : NULL;
     extend(items, input);
     extend(items, json_object_get(object, "output"));
+    if (tokens) add_tokens(tokens, one, object);
     json_decref(input);
     json_decref(object);
-    if (!tokens) return;
-    tokens->len = one->n_shared < tokens->len ? one->n_shared : tokens->len;
-    kv_tokens_append(tokens, one->tokens.data, one->tokens.len);
 }
 
-kv_status kv_response_load(json_t *items, kv_tokens *tokens, const char *id, const char *scope, const kv_app *app,
-                           kv_error *err) {
+kv_status kv_response_load(json_t *items, kv_response_tokens *tokens, const char *id, const char *scope,
+                           const kv_app *app, kv_error *err) {
     kv_stored_chain chain;
     if (!app->responses) return no_store(err, id);
     kv_status st = kv_stored_get_chain(&chain, app->responses, scope, id, err);
@@ -105,7 +124,7 @@ static void set_tokens(kv_stored_response *out, const kv_response *r, const kv_j
     kv_tokens all = {0};
     kv_tokens_append(&all, j->prompts.list[0].data, j->prompts.list[0].len);
     kv_tokens_append(&all, j->choice[0].tokens.data, j->choice[0].tokens.len);
-    out->n_shared = kv_tokens_common(r->before.data, r->before.len, all.data, all.len);
+    out->n_shared = kv_tokens_common(r->before.all.data, r->before.all.len, all.data, all.len);
     kv_tokens_append(&out->tokens, all.data + out->n_shared, all.len - out->n_shared);
     kv_tokens_free(&all);
 }
@@ -157,8 +176,31 @@ static bool match_ahead(side *a, side *b) {
     return true;
 }
 
-void kv_response_reuse(kv_tokens *prompt, const kv_tokens *before, const kv_model *model) {
-    side a = {before, 0, {0}}, b = {prompt, 0, {0}};
+/* The two differ behind the place where both have n tokens' ends. True when that is inside an answer that may be taken as
+ * it was sampled: both sides go on behind its end. In the prompt that is the first end of generation of any kind, which
+ * has to be the same one. */
+static bool skip_answer(side *a, side *b, size_t n_before, size_t n_prompt, const kv_response_tokens *before,
+                        const kv_model *model) {
+    for (size_t i = 0; i < before->n; i++) {
+        const kv_response_answer *s = &before->answers[i];
+        if (n_before < s->start + s->n_reasoning || n_before >= s->end) continue;
+        kv_token last = before->all.data[s->end - 1];
+        size_t k = n_prompt;
+        if (!kv_model_is_eog(model, last)) return false;
+        while (k < b->tokens->len && !kv_model_is_eog(model, b->tokens->data[k])) k++;
+        if (k >= b->tokens->len || b->tokens->data[k] != last) return false;
+        a->n = s->end;
+        b->n = k + 1;
+        kv_buf_clear(&a->ahead);
+        kv_buf_clear(&b->ahead);
+        return true;
+    }
+    return false;
+}
+
+void kv_response_reuse(kv_tokens *prompt, const kv_response_tokens *before, const kv_model *model) {
+    const kv_tokens *old = &before->all;
+    side a = {old, 0, {0}}, b = {prompt, 0, {0}};
     size_t n_before = 0, n_prompt = 0; /* the last place where both have a token's end */
     for (;;) {
         bool even = a.ahead.len == b.ahead.len; /* then both are 0 */
@@ -166,7 +208,7 @@ void kv_response_reuse(kv_tokens *prompt, const kv_tokens *before, const kv_mode
             n_before = a.n;
             n_prompt = b.n;
         }
-        if (even && a.n < before->len && b.n < prompt->len && before->data[a.n] == prompt->data[b.n]) {
+        if (even && a.n < old->len && b.n < prompt->len && old->data[a.n] == prompt->data[b.n]) {
             a.n++;
             b.n++;
             continue;
@@ -174,13 +216,14 @@ void kv_response_reuse(kv_tokens *prompt, const kv_tokens *before, const kv_mode
         /* After a match at least one side has nothing ahead: it spells its next token. */
         bool more = a.ahead.len > 0 || spell_next(&a, model);
         if (more && b.ahead.len == 0) more = spell_next(&b, model);
-        if (!more || !match_ahead(&a, &b)) break;
+        if (more && match_ahead(&a, &b)) continue;
+        if (!skip_answer(&a, &b, n_before, n_prompt, before, model)) break;
     }
     kv_buf_free(&a.ahead);
     kv_buf_free(&b.ahead);
     if (n_before == 0) return;
     kv_tokens whole = {0};
-    kv_tokens_append(&whole, before->data, n_before);
+    kv_tokens_append(&whole, old->data, n_before);
     kv_tokens_append(&whole, prompt->data + n_prompt, prompt->len - n_prompt);
     kv_tokens_free(prompt);
     *prompt = whole;

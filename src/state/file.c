@@ -41,9 +41,11 @@ static void path_of(kv_buf *out, const kv_stored *s, const char *middle, const c
     kv_buf_addf(out, "%s/" KV_STORED_FILE "%s%s", s->dir, middle, end);
 }
 
-static bool is_damage(int code) {
+/* Our statements are right, so that a table or column that is not there is the file's fault. */
+static bool is_damage(int code, sqlite3 *db) {
     code &= 0xff;
-    return code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR || code == SQLITE_MISMATCH;
+    if (code == SQLITE_ERROR) return db && strncmp(sqlite3_errmsg(db), "no such ", 8) == 0;
+    return code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_MISMATCH;
 }
 
 static int read_version(int *version, sqlite3 *db) {
@@ -118,6 +120,7 @@ static void connect_file(kv_stored *s) {
     for (int attempt = 0;; attempt++) {
         int code = open_file(s);
         if (code == SQLITE_OK) return;
+        bool damaged = is_damage(code, s->db);
         char why[200];
         snprintf(why, sizeof why, "%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
         kv_stored_disconnect(s);
@@ -125,7 +128,7 @@ static void connect_file(kv_stored *s) {
             use_memory(s, KV_STORED_FILE " was written by a newer kvasir, and is left alone");
             return;
         }
-        if (attempt > 0 || !is_damage(code)) {
+        if (attempt > 0 || !damaged) {
             kv_buf line = {0};
             kv_buf_addf(&line, "%s/" KV_STORED_FILE ": %s", s->dir, why);
             use_memory(s, line.data);
@@ -152,8 +155,7 @@ void kv_stored_connect(kv_stored *s, bool make) {
 }
 
 bool kv_stored_heal(kv_stored *s, int code) {
-    /* SQLITE_ERROR is a table or column that is not there: our own statements are right. */
-    if (!is_damage(code) || s->in_memory) return false;
+    if (s->in_memory || !is_damage(code, s->db)) return false;
     char why[200];
     snprintf(why, sizeof why, "%s", sqlite3_errmsg(s->db));
     kv_stored_disconnect(s);

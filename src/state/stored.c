@@ -165,14 +165,7 @@ static int put(kv_stored *s, const char *scope, const kv_stored_response *r, con
     code = prune_old(s);
     if (code == SQLITE_OK) code = insert(s, scope, r, items, n_items, bytes);
     if (code == SQLITE_OK && s->max_bytes) code = make_room(s, (int64_t)s->max_bytes);
-    if (code == SQLITE_OK) code = exec(s, "COMMIT");
-    if (code != SQLITE_OK && !sqlite3_get_autocommit(s->db)) {
-        char *why = kv_strdup(sqlite3_errmsg(s->db));
-        (void)exec(s, "ROLLBACK");
-        KV_DEBUG("a response was not stored: %s", why);
-        free(why);
-    }
-    return code;
+    return code == SQLITE_OK ? exec(s, "COMMIT") : code;
 }
 
 kv_status kv_stored_put(kv_stored *s, const char *scope, const kv_stored_response *r, const char *const *item_ids,
@@ -185,6 +178,7 @@ kv_status kv_stored_put(kv_stored *s, const char *scope, const kv_stored_respons
     kv_stored_connect(s, true);
     int code = put(s, scope, r, item_ids, n_item_ids, bytes);
     if (code != SQLITE_OK && kv_stored_heal(s, code)) code = put(s, scope, r, item_ids, n_item_ids, bytes);
+    if (code != SQLITE_OK && !sqlite3_get_autocommit(s->db)) (void)exec(s, "ROLLBACK");
     kv_status st =
         code == SQLITE_OK ? KV_OK : kv_fail(err, KV_IO, "could not store the response: %s", sqlite3_errstr(code));
     pthread_mutex_unlock(&s->mutex);

@@ -24,27 +24,61 @@ static int close_rig(void **state) {
 
 /* ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A vocabulary in which texts have several spellings: 0…4 are "a", "b", "ab", "ba", "c"; 5 is empty. */
+/* A vocabulary in which texts have several spellings: 0…4 are "a", "b", "ab", "ba", "c"; 5 is empty; 6 and 7 end a
+ * generation. */
 static void piece(kv_buf *out, const kv_model *m, kv_token token, bool special) {
     (void)m, (void)special;
-    static const char *const pieces[] = {"a", "b", "ab", "ba", "c", ""};
+    static const char *const pieces[] = {"a", "b", "ab", "ba", "c", "", "<6>", "<7>"};
     kv_buf_adds(out, pieces[token]);
 }
+static bool is_end(const kv_model *m, kv_token token) {
+    (void)m;
+    return token == 6 || token == 7;
+}
 
-static void check_reuse(const char *before, const char *prompt, const char *expected) {
-    static const kv_model_ops ops = {.piece = piece};
-    const kv_model model = {.ops = &ops, .info = {.n_vocab = 6}};
-    kv_tokens b = {0}, p = {0};
+static const kv_model_ops ops = {.piece = piece, .is_eog = is_end};
+static const kv_model spelling = {.ops = &ops, .info = {.n_vocab = 8}};
+
+/* answers: of `before`, n of them. */
+static void check_answers(const char *before, kv_response_answer *answers, size_t n, const char *prompt,
+                          const char *expected) {
+    kv_response_tokens b = {.answers = answers, .n = n};
+    kv_tokens p = {0};
     kv_buf got = {0};
-    for (const char *c = before; *c; c++) kv_tokens_add(&b, *c - '0');
+    for (const char *c = before; *c; c++) kv_tokens_add(&b.all, *c - '0');
     for (const char *c = prompt; *c; c++) kv_tokens_add(&p, *c - '0');
-    kv_response_reuse(&p, &b, &model);
+    kv_response_reuse(&p, &b, &spelling);
     for (size_t i = 0; i < p.len; i++) kv_buf_addf(&got, "%d", (int)p.data[i]);
     if (strcmp(kv_buf_str(&got), expected) != 0)
         fail_msg("%s before %s gave %s, not %s", before, prompt, kv_buf_str(&got), expected);
-    kv_tokens_free(&b);
+    kv_tokens_free(&b.all);
     kv_tokens_free(&p);
     kv_buf_free(&got);
+}
+
+static void check_reuse(const char *before, const char *prompt, const char *expected) {
+    check_answers(before, NULL, 0, prompt, expected);
+}
+
+static void test_answers_as_sampled(void **state) {
+    (void)state;
+    kv_response_answer one[] = {{3, 7, 0}};                    /* the prompt 0 0 1, the answer 0 4 4 6 */
+    check_answers("0010446", one, 1, "00104641", "001044641"); /* c for c c */
+    check_answers("0010446", one, 1, "0014641", "001044641");  /* nothing in common */
+    check_answers("0010446", one, 1, "001641", "001044641");   /* nothing at all */
+    check_answers("0010446", one, 1, "00104461", "00104461");
+    check_answers("0010446", one, 1, "001047641", "001047641"); /* another end comes first */
+    check_answers("0010446", one, 1, "00104", "00104");         /* no end: it is being continued */
+    check_answers("0010446", one, 1, "014641", "014641");       /* apart in the prompt already: not this conversation */
+    check_answers("001044", (kv_response_answer[]){{3, 6, 0}}, 1, "0010461", "0010461"); /* cut off by a limit */
+    /* two tokens of thought: left out by the template, or there and something behind them is spelled otherwise */
+    kv_response_answer thought[] = {{3, 7, 2}};
+    check_answers("0010416", thought, 1, "001161", "001161");
+    check_answers("0010416", thought, 1, "0010461", "00104161");
+    /* two answers, both spelled otherwise */
+    kv_response_answer two[] = {{1, 4, 0}, {6, 9, 0}};
+    check_answers("044600446", two, 2, "0460146011", "04460146011"); /* apart behind the first */
+    check_answers("044600116", two, 2, "0460014611", "04460011611");
 }
 
 static void test_reuse(void **state) {
@@ -64,27 +98,27 @@ static void test_reuse(void **state) {
 /* Random spellings: the bytes stay, what is common of the tokens is taken from `before`. */
 static void test_reuse_keeps_the_bytes(void **state) {
     (void)state;
-    static const kv_model_ops ops = {.piece = piece};
-    const kv_model model = {.ops = &ops, .info = {.n_vocab = 6}};
     unsigned seed = (unsigned)kv_now_us(kv_clock_real());
     const char *given = getenv("KVASIR_SEED");
     if (given) seed = (unsigned)strtoul(given, NULL, 10);
     print_message("KVASIR_SEED=%u\n", seed);
     srand(seed);
     for (int round = 0; round < 20000; round++) {
+        kv_response_tokens before = {0};
         kv_tokens b = {0}, p = {0};
         kv_buf was = {0}, is = {0}, first = {0};
         int n_b = rand() % 8, n_p = rand() % 10, kinds = 5 + round % 2;
-        for (int i = 0; i < n_b; i++) kv_tokens_add(&b, rand() % 100 == 0 ? 7 + rand() % 3 : rand() % kinds);
+        for (int i = 0; i < n_b; i++) kv_tokens_add(&b, rand() % 100 == 0 ? 8 + rand() % 3 : rand() % kinds);
         for (int i = 0; i < n_p; i++) kv_tokens_add(&p, rand() % kinds);
         if (rand() % 2) /* mostly the same text */
             for (int i = 0; i < n_b && i < n_p && b.data[i] < 6; i++) p.data[i] = b.data[i];
-        for (size_t i = 0; i < p.len; i++) piece(&was, &model, p.data[i], true);
-        kv_response_reuse(&p, &b, &model);
-        for (size_t i = 0; i < p.len; i++) piece(&is, &model, p.data[i], true);
+        for (size_t i = 0; i < p.len; i++) piece(&was, &spelling, p.data[i], true);
+        before.all = b;
+        kv_response_reuse(&p, &before, &spelling);
+        for (size_t i = 0; i < p.len; i++) piece(&is, &spelling, p.data[i], true);
         assert_string_equal(kv_buf_str(&was), kv_buf_str(&is));
         size_t common = kv_tokens_common(b.data, b.len, p.data, p.len);
-        for (size_t i = 0; i < b.len && b.data[i] < 6; i++) piece(&first, &model, b.data[i], true);
+        for (size_t i = 0; i < b.len && b.data[i] < 6; i++) piece(&first, &spelling, b.data[i], true);
         bool whole = common == b.len, spells = true;
         for (size_t i = 0; i < b.len; i++) spells = spells && b.data[i] < 6;
         /* Where `before` is not in front with all its tokens, its text is not the prompt's, or ends inside a token. */
@@ -252,6 +286,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_reuse_keeps_the_bytes),
+        cmocka_unit_test(test_answers_as_sampled),
         T(test_messages),
         cmocka_unit_test(test_errors_in_its_own_words),
         T(test_without_a_store),

@@ -484,6 +484,17 @@ describe('responses with tools', { skip: skipAll || noTemplates }, () => {
     assert.deepEqual(items.map((i) => i.type), ['message', 'function_call', 'function_call_output']);
   });
 
+  test('a call that the template writes otherwise stays as it was sampled', async () => {
+    const odd = `<tool_call>\n{ "name":"get_time",  "arguments":{"city":"Rome"}}\n</tool_call><|im_end|>`;
+    let last = await client.responses.create(play(odd, { input: 'time?', tools: [time] }));
+    for (let turn = 0; turn < 3; turn++) {
+      const input = [{ type: 'function_call_output', call_id: last.output[0].call_id, output: `${turn}` }];
+      const next = await client.responses.create(play(odd, { input, previous_response_id: last.id, tools: [time] }));
+      assert.ok(usageOf(next).cached >= last.usage.input_tokens + last.usage.output_tokens - 1, `${turn}: ${JSON.stringify(next.usage)} after ${JSON.stringify(last.usage)}`);
+      last = next;
+    }
+  });
+
   test('the client\'s stream helper parses a call', async () => {
     const stream = client.responses.stream(play(toolCall('get_time', { city: 'Rome' }), { input: 'x', tools: [time] }));
     const final = await stream.finalResponse();

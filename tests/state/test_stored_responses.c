@@ -413,6 +413,33 @@ static void test_newer_layout_is_left_alone(void **state) {
     kv_stored_close(s);
 }
 
+/* Somebody else's database, or one whose tables are gone. */
+static void test_other_tables(void **state) {
+    (void)state;
+    static const char *const changes[] = {"DROP TABLE response", "DROP TABLE item",
+                                          "ALTER TABLE response DROP COLUMN input",
+                                          "DROP TABLE response; CREATE TABLE response(x); PRAGMA user_version=0"};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        kv_stored *s = open_state();
+        put(s, "", "resp_a", NULL, 10);
+        kv_stored_close(s);
+        sqlite3 *db;
+        assert_int_equal(sqlite3_open(file(""), &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, changes[i], NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+        s = open_state();
+        kv_stored_response r;
+        kv_status st = kv_stored_get(&r, s, "", "resp_a", NULL);
+        assert_true(st == KV_NOT_FOUND || (st == KV_OK && i == 1));
+        kv_stored_response_free(&r);
+        assert_int_equal(put(s, "", "resp_b", NULL, 10), KV_OK);
+        assert_true(has(s, "", "resp_b"));
+        kv_stored_close(s);
+        assert_true(exists(file(".damaged")));
+        unlink(file(".damaged"));
+    }
+}
+
 static void test_no_directory(void **state) {
     (void)state;
     /* a file is in the way */
@@ -473,6 +500,7 @@ int main(void) {
         T(test_flips),
         T(test_damage_found_while_running),
         T(test_newer_layout_is_left_alone),
+        T(test_other_tables),
         T(test_no_directory),
         T(test_strange_ids),
     };
