@@ -93,6 +93,32 @@ for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restart
       }
     });
 
+    it('S9: a document and different questions, without messages', async () => {
+      const rnd = generator();
+      const text = words(rnd, 2900);
+      for (const [i, letter] of ['A', 'B', 'C', 'D'].entries()) {
+        const prompt = text + letter + words(rnd, 70);
+        const got = await greedyRaw(server, prompt);
+        await cold.checkRaw(kind, prompt, got, `S9 ${i}`);
+        if (i > 0) atMost(got.computed, (kind === 'full' ? 0 : i === 1 ? N : 1) + 71, `S9: question ${i}`);
+        await meanwhile();
+      }
+    });
+
+    it('F12: each prompt shares less with the first', async () => {
+      const rnd = generator();
+      const text = words(rnd, 2600);
+      await greedyRaw(server, text, 2);
+      for (let shared = 2300; shared >= 1500; shared -= 200) {
+        const prompt = `${text.slice(0, shared)}${String.fromCharCode(33 + shared / 100)}${words(rnd, 300)}`;
+        const got = await greedyRaw(server, prompt, 4);
+        await cold.checkRaw(kind, prompt, got, `F12: ${shared}`);
+        atMost(got.computed, got.prompt - shared + (kind === 'full' ? 0 : N), `F12: ${shared} shared`);
+        const again = await greedyRaw(server, `${text.slice(0, shared)}~${words(rnd, 100)}`, 2);
+        atMost(again.computed, again.prompt - shared + 1, `F12: ${shared} shared, once seen`);
+      }
+    });
+
     it('S10: more conversations than slots, in turn', async () => {
       const chats = Array.from({ length: 5 }, () => new Chat(kind, 200));
       for (let round = 1; round <= 3; round++) {
