@@ -159,7 +159,7 @@ describe('the Anthropic client', { skip: noTemplate }, () => {
   test('scopes and salts divide the cache, and are found again', async () => {
     const body = say('x', { system: 'Scopes. '.repeat(40) });
     const read = async (more, headers) => (await client.messages.create({ ...body, ...more }, { headers })).usage.cache_read_input_tokens;
-    assert.ok(await read() === 0 && await read() > 300);
+    assert.ok(await read() < 40 && await read() > 300); // the template's first words were there
     const scope = { 'X-Kvasir-Scope': 'eu' };
     assert.ok(await read({}, scope) === 0 && await read({}, scope) > 300);
     const salt = { cache_salt: 'pepper' };
