@@ -99,10 +99,16 @@ function assertFetched(name, bytes) {
 async function startAndStall(args) {
   hub.stall = true;
   const child = spawn(binary, ['serve', '--check', ...args], { env: { ...process.env, ...environment() }, stdio: 'ignore' });
-  const exited = new Promise((resolve) => child.on('exit', resolve));
+  let ended = null;
+  const exited = new Promise((resolve) => {
+    for (const how of ['exit', 'error']) child.on(how, (what) => resolve(ended = `${how} ${what}`));
+  });
   const half = Math.ceil(tiny.length / 2);
   const partSize = () => unfinished().map((n) => statSync(inRepo('blobs', n)).size)[0];
-  while (!existsSync(inRepo('blobs')) || partSize() !== half) await new Promise((resolve) => setImmediate(resolve));
+  while (!existsSync(inRepo('blobs')) || partSize() !== half) {
+    if (ended) throw new Error(`kvasir ended before it had half of the file: ${ended}`);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
   return { child, exited, half };
 }
 
