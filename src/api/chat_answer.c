@@ -47,6 +47,7 @@ static json_t *only_call(kv_choice *c, json_t *deltas, bool final) {
     json_decref(deltas);
     if (!final) return out;
     json_t *message = parsed_message(c), *content = json_object_get(message, "content");
+    json_decref(c->call);
     c->call =
         kv_chat_forced_call(json_string_value(content) ? json_string_value(content) : "", json_string_length(content));
     if (c->call) {
