@@ -103,6 +103,10 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
     const kv_params *p = &j->params;
     int n_stops;
     const char **stops = all_stops(&n_stops, j);
+    kv_buf about = {0}; /* for /slots */
+    json_t *brief = kv_params_json(p, true);
+    kv_json_dump(&about, brief);
+    json_decref(brief);
     kv_gen_params gp = {
         .prompt = prompt->data,
         .n_prompt = prompt->len,
@@ -114,6 +118,7 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
         .post_sampling_probs = p->post_sampling_probs,
         .cache_prompt = p->cache_prompt,
         .scope = j->scope,
+        .about = kv_buf_str(&about),
         .special_pieces = j->chat != NULL, /* formats mark tool calls and reasoning with control tokens */
         .hints = j->hints,
         .n_hints = j->n_hints,
@@ -125,6 +130,7 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
         .wake_ctx = &j->wake,
     };
     kv_gen *g = kv_gen_new(&gp);
+    kv_buf_free(&about);
     free(stops);
     return g;
 }

@@ -4,7 +4,15 @@
 #include "api/endpoints.h"
 #include "base/json.h"
 
-static json_t *slot_json(const kv_slot_view *s) {
+/* The parameters of what runs there, or ran last. */
+static void add_params(json_t *o, kv_sched *sched, int slot) {
+    char *about = kv_sched_about_slot(sched, slot);
+    json_t *params = about ? json_loads(about, 0, NULL) : NULL;
+    if (params) json_object_set_new(o, "params", params);
+    free(about);
+}
+
+static json_t *slot_json(const kv_slot_view *s, kv_sched *sched) {
     json_t *o = json_pack("{s:i, s:i, s:b, s:b}", "id", s->id, "n_ctx", (int)s->n_ctx, "speculative", 0,
                           "is_processing", (int)s->processing);
     if (!s->gen_id && s->n_tokens == 0) return o; /* nothing ran on it yet */
@@ -12,6 +20,7 @@ static json_t *slot_json(const kv_slot_view *s) {
     json_object_set_new(o, "n_prompt_tokens", json_integer(s->processing ? s->n_prompt : s->n_tokens));
     json_object_set_new(o, "n_prompt_tokens_processed", json_integer(s->n_prompt_done));
     json_object_set_new(o, "n_tokens", json_integer(s->n_tokens));
+    add_params(o, sched, s->id);
     json_object_set_new(o, "is_prefilling", json_boolean(s->prefilling));
     json_object_set_new(o, "next_token",
                         json_pack("[{s:b, s:i, s:i}]", "has_next_token", (int)s->processing, "n_remain",
@@ -28,7 +37,7 @@ void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep) {
     for (int i = 0; i < n; i++) {
         if (asleep) view[i] = (kv_slot_view){.id = view[i].id, .n_ctx = view[i].n_ctx}; /* nothing will be in it */
         if (!view[i].processing) idle++;
-        json_array_append_new(list, slot_json(&view[i]));
+        json_array_append_new(list, slot_json(&view[i], app->sched));
     }
     kv_json_dump(out, list);
     json_decref(list);

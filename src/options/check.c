@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "options/table.h"
 
@@ -94,6 +95,12 @@ static kv_status check_pairs(const kv_options *o, kv_error *err) {
     return KV_OK;
 }
 
+static kv_status check_slot_path(const kv_options *o, kv_error *err) {
+    struct stat s;
+    if (!o->slot_save_path || (stat(o->slot_save_path, &s) == 0 && S_ISDIR(s.st_mode))) return KV_OK;
+    return kv_fail_field(err, "--slot-save-path", "--slot-save-path: %.200s is no directory", o->slot_save_path);
+}
+
 static kv_status check_embeddings(const kv_options *o, kv_error *err) {
     bool rank = o->pooling && strcmp(o->pooling, "rank") == 0;
     if (o->reranking && o->pooling && !rank)
@@ -130,6 +137,7 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
                              o->api_prefix);
     kv_status st = check_pairs(o, err);
     if (st == KV_OK) st = check_embeddings(o, err);
+    if (st == KV_OK) st = check_slot_path(o, err);
     if (st == KV_OK) st = check_model_source(o, err);
     return st == KV_OK ? check_hosts(o, err) : st;
 }

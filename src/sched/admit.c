@@ -146,6 +146,10 @@ static void seat(kv_sched *s, kv_gen *g, int number) {
     slot->gen = g;
     free(slot->scope);
     slot->scope = kv_strdup(g->scope);
+    pthread_mutex_lock(&s->mutex);
+    free(s->last[number].about);
+    s->last[number].about = kv_strdup(g->about);
+    pthread_mutex_unlock(&s->mutex);
     g->run.state = KV_RUN_IN_SLOT;
     g->run.slot = number;
     if (!g->run.admitted) g->run.admitted_us = kv_now_us(s->clock);

@@ -37,6 +37,7 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     g->t_max_predict_ms = p->t_max_predict_ms;
     g->group = p->group;
     g->scope = kv_strdup(p->scope ? p->scope : "");
+    g->about = kv_strdup(p->about);
     g->n_hints = p->n_hints;
     g->hints = kv_alloc((size_t)(p->n_hints + 1) * sizeof *g->hints);
     if (p->n_hints > 0) memcpy(g->hints, p->hints, (size_t)p->n_hints * sizeof *g->hints);
@@ -58,6 +59,7 @@ void kv_gen_ref(kv_gen *g) {
 void kv_gen_unref(kv_gen *g) {
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) return;
     free(g->scope);
+    free(g->about);
     free(g->hints);
     for (kv_gen_node *n = g->head, *next; n; n = next) {
         kv_gen_event event = unpack(n);

@@ -39,6 +39,7 @@ typedef struct kv_gen_params {
     bool post_sampling_probs;
     bool cache_prompt;    /* false: reuse nothing, and leave nothing that others reuse */
     const char *scope;    /* copied; whose cache it is. NULL or "" = the default one */
+    const char *about;    /* copied; what kv_sched_about_slot tells while and after it runs. NULL = nothing */
     bool special_pieces;  /* spell control tokens in the text */
     const kv_hint *hints; /* copied, n_hints of them, positions ascending; NULL = none */
     int n_hints;

@@ -66,6 +66,7 @@ struct kv_gen {
     kv_hint *hints; /* owned, n_hints of them and room for one more; NULL = none */
     int n_hints;
     char *scope;            /* owned; "" = default */
+    char *about;            /* owned; NULL = nothing */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
     kv_error prime_error;
     /* the answer so far */

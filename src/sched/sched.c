@@ -104,6 +104,7 @@ void kv_sched_free(kv_sched *s) {
         free(s->slots[i].scope);
         kv_tokens_free(&s->last[i].tokens);
         free(s->last[i].scope);
+        free(s->last[i].about);
     }
     free(s->last);
     free(s->slots);
@@ -281,6 +282,13 @@ kv_status kv_sched_read_slot(kv_tokens *tokens, char **scope, kv_sched *s, int s
     }
     pthread_mutex_unlock(&s->mutex);
     return status;
+}
+
+char *kv_sched_about_slot(kv_sched *s, int slot) {
+    pthread_mutex_lock(&s->mutex);
+    char *about = slot >= 0 && slot < s->n_slots ? kv_strdup(s->last[slot].about) : NULL;
+    pthread_mutex_unlock(&s->mutex);
+    return about;
 }
 
 void kv_sched_note_last(kv_sched *s, int number, bool keep) {

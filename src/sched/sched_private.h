@@ -53,6 +53,7 @@ typedef struct kv_slot {
 typedef struct kv_slot_last {
     kv_tokens tokens; /* owned */
     char *scope;      /* owned; NULL = nothing yet */
+    char *about;      /* owned; of the generation that runs in it, or ran last */
 } kv_slot_last;
 
 /* What the next round computes. */
