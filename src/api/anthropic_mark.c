@@ -4,11 +4,11 @@
  * Where a breakpoint stands in the tokens is found by rendering the conversation up to it, with a turn of a text that
  * nobody writes behind it: as far as that and the whole prompt are the same text, it is the text before the breakpoint.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/anthropic.h"
 #include "api/chat_body.h"
+#include "api/places.h"
 
 /* A control character: no turn begins with it. */
 #define NOBODYS_TEXT "\x7f"
@@ -50,42 +50,6 @@ kv_status kv_anthropic_add_mark(kv_anthropic *a, const json_t *messages, int32_t
         .keep_seconds = keep_seconds,
     };
     return KV_OK;
-}
-
-/* ── from text to tokens ───────────────────────────────────────────────────────────────────────────────────────── */
-
-/* Bytes of the token that are the text's there; -1 when they are not. The first ones may be the vocabulary's own: BOS,
- * or a space before the first word. */
-static long fits(const kv_buf *piece, const char *text, size_t n, bool first) {
-    if (piece->len <= n && memcmp(kv_buf_str(piece), text, piece->len) == 0) return (long)piece->len;
-    if (!first) return -1;
-    if (piece->len && piece->data[0] == ' ' && piece->len - 1 <= n &&
-        memcmp(piece->data + 1, text, piece->len - 1) == 0)
-        return (long)piece->len - 1;
-    return 0;
-}
-
-/* How many of the prompt's tokens lie within the first n bytes of its text. */
-static size_t tokens_within(const kv_job *j, const char *text, size_t n_text, size_t n) {
-    const kv_tokens *tokens = &j->prompts.list[0];
-    kv_buf piece = {0};
-    size_t at = 0, i = 0;
-    long got = 0;
-    for (; i < tokens->len; i++, at += (size_t)got) {
-        kv_buf_clear(&piece);
-        kv_model_piece(&piece, j->app->model, tokens->data[i], true);
-        got = fits(&piece, text + at, n_text - at, at == 0);
-        if (got < 0 || at + (size_t)got > n) break;
-    }
-    kv_buf_free(&piece);
-    if (got >= 0) return i;
-    /* Tokens that do not spell their text: of a vocabulary that rewrites it first. */
-    kv_prompts cut = {0};
-    i = 0;
-    if (kv_prompts_from_text(&cut, j->app->model, text, n, NULL) == KV_OK)
-        i = kv_tokens_common(cut.list[0].data, cut.list[0].len, tokens->data, tokens->len);
-    kv_prompts_free(&cut);
-    return i;
 }
 
 /* ── from breakpoint to text ───────────────────────────────────────────────────────────────────────────────────── */
@@ -134,36 +98,20 @@ static size_t find_mark(const kv_job *j, const kv_anthropic *a, const kv_anthrop
     kv_chat_prompt *prompt = NULL;
     if (kv_chat_body_render(&prompt, body, &params, j->app, NULL) == KV_OK) {
         const char *cut = kv_chat_prompt_text(prompt, &n_cut);
-        found = tokens_within(j, text, n, common_bytes(text, n, cut, n_cut));
+        found = kv_places_tokens(j, common_bytes(text, n, cut, n_cut));
         kv_chat_prompt_free(prompt);
     }
     json_decref(body);
     return found;
 }
 
-static int by_position(const void *a, const void *b) {
-    const kv_hint *x = a, *y = b;
-    return (x->position > y->position) - (x->position < y->position);
-}
-
 void kv_anthropic_find_marks(kv_job *j, const kv_anthropic *a) {
     if (!a->n_marks || !j->params.cache_prompt) return;
     int32_t last = (int32_t)j->prompts.list[0].len - 1;
     if (last + 1 >= j->app->n_ctx_served) return; /* it will be refused */
-    j->hints = kv_alloc((size_t)a->n_marks * sizeof *j->hints);
     for (int i = 0; i < a->n_marks; i++) {
         const kv_anthropic_mark *m = &a->mark[i];
         size_t found = find_mark(j, a, m);
-        int32_t position = found < (size_t)last ? (int32_t)found : last;
-        if (position > 0) j->hints[j->n_hints++] = (kv_hint){.position = position, .keep_seconds = m->keep_seconds};
+        kv_places_add(j, found < (size_t)last ? found : (size_t)last, m->keep_seconds);
     }
-    qsort(j->hints, (size_t)j->n_hints, sizeof *j->hints, by_position);
-    int n = 0;
-    for (int i = 0; i < j->n_hints; i++) {
-        bool again = n && j->hints[n - 1].position == j->hints[i].position;
-        if (!again) j->hints[n++] = j->hints[i];
-        else if (j->hints[n - 1].keep_seconds < j->hints[i].keep_seconds)
-            j->hints[n - 1].keep_seconds = j->hints[i].keep_seconds;
-    }
-    j->n_hints = n;
 }

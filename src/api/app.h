@@ -6,13 +6,14 @@
  * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
  * is something to look at. ASLEEP: the model is unloaded until a request wants it; loading it again is a part of that.
  *
- * Thread rule: state, load_percent and has_model are atomic; model, engine_info, plan, n_ctx_served, sampling_defaults,
+ * Thread rule: state, load_percent and has_model are atomic; model, turns, engine_info, plan, n_ctx_served, sampling_defaults,
  * sched, sched_before, n_sleeps, cache and embed are set before has_model and READY. They stay while the gate is open and
  * somebody is inside or looks: from other threads they are reached only so. Everything else is read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
 
+#include "chat/turns.h"
 #include "engine/engine.h"
 #include "http/http.h"
 #include "options/options.h"
@@ -28,6 +29,7 @@ typedef struct kv_app {
     _Atomic int load_percent;
     _Atomic bool has_model; /* set once, before state becomes READY */
     kv_model *model;
+    kv_turns turns; /* of the model's template; owned */
     kv_engine_info engine_info;
     kv_plan plan;
     kv_sched *sched;

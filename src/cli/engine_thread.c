@@ -69,6 +69,8 @@ static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_status st = kv_sched_new(&app->sched, l->engine, kv_clock_real(), &cfg, err);
     if (st != KV_OK) return st;
     app->model = l->model;
+    kv_turns_free(&app->turns);
+    kv_turns_learn(&app->turns, l->model);
     app->cache = l->cache;
     app->engine_info = *kv_engine_get_info(l->engine);
     app->plan = l->plan;
@@ -248,6 +250,7 @@ static void *engine_main(void *ctx) {
     kv_load_flush_cache(&l, t->flush_seconds);
     app->cache = NULL;
     app->model = NULL;
+    kv_turns_free(&app->turns);
     close_embedder(app);
     kv_loaded_free(&l);
     return NULL;
