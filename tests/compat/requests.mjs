@@ -137,6 +137,7 @@ export const requests = [
   ['responses streamed', 'POST', '/v1/responses', answer({ stream: true })],
   ['responses of items', 'POST', '/v1/responses', answer({ instructions: 'Be brief.', input: [{ role: 'user', content: [{ type: 'input_text', text: 'Say hello.' }] }] })],
   ['responses to the end of the turn', 'POST', '/v1/responses', answer({ max_output_tokens: 64 })],
+  ['responses streamed to the end of the turn', 'POST', '/v1/responses', answer({ max_output_tokens: 64, stream: true })],
   ['responses without /v1', 'POST', '/responses', answer()],
   ['responses input tokens', 'POST', '/v1/responses/input_tokens', answer()],
 
