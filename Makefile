@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak kill bench parity lint format install dist uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz soak kill bench parity compat lint format install dist uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -54,6 +54,9 @@ bench: all ## the server against a bare llama_decode loop; what the cache gives 
 parity: ## how far restored runs are from uninterrupted ones, into docs/parity.md
 	@$(call build,release,$(configured),parity)
 	@scripts/parity.sh build
+
+compat: all ## llama-server's own tests against kvasir, into docs/compat.md
+	@scripts/llama-server-suite.sh
 
 lint: ## clang-format, clang-tidy, module dependencies, shellcheck
 	@cmake --preset release $(configured) > /dev/null

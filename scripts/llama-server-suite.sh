@@ -40,6 +40,7 @@ source=$work/source
 rm -rf "$source" && mkdir -p "$source/tools" "$source/models"
 cp -R build/engine/source/tools/server "$source/tools/"
 cp -R build/engine/source/models/templates "$source/models/"
+mkdir "$source/tools/server/tests/tmp" # where slots are saved
 
 home=$(mktemp -d "${TMPDIR:-/tmp}/kvasir-suite.XXXXXX")
 trap 'rm -rf "$home"' EXIT
@@ -58,6 +59,8 @@ export KVASIR_SUITE_MODELS=$models KVASIR_SUITE_TINY=$root/build/models/tiny/lla
 PORT=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export PORT
 unset SLOW_TESTS N_GPU_LAYERS DEBUG DEBUG_EXTERNAL
+# Several threads wait for one another at every layer, which takes seconds a token on a machine that is busy.
+export LLAMA_ARG_THREADS=1
 
 whole=no files=("$@")
 if [ $# -eq 0 ]; then

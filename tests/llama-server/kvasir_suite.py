@@ -1,7 +1,7 @@
 """A pytest plugin (-p kvasir_suite) for llama-server's own tests: local models instead of downloaded ones, and each
 test's outcome in a file.
 
-KVASIR_SUITE_MODELS  directory with bert.gguf, rank.gguf, infill.gguf, words.gguf (models.py)
+KVASIR_SUITE_MODELS  directory with embed.gguf, rank.gguf, infill.gguf, words.gguf (models.py)
 KVASIR_SUITE_TINY    the tiny llama of scripts/make-fixtures.sh; its adapter is in lora/ beside it
 KVASIR_SUITE_RESULT  the file to write: one JSON object a line {test, outcome, message}
 """
@@ -18,7 +18,7 @@ WORDS = MODELS / 'words.gguf'
 # What stands in for a model of the hub: (repository, file) as the presets name them.
 STAND_INS = {
     ('ggml-org/test-model-stories260K', None): WORDS,
-    ('ggml-org/models', 'bert-bge-small/ggml-model-f16.gguf'): MODELS / 'bert.gguf',
+    ('ggml-org/models', 'bert-bge-small/ggml-model-f16.gguf'): MODELS / 'embed.gguf',
     ('ggml-org/models', 'jina-reranker-v1-tiny-en/ggml-model-f16.gguf'): MODELS / 'rank.gguf',
     ('ggml-org/test-model-stories260K-infill', None): MODELS / 'infill.gguf',
     ('ggml-org/stories15M_MOE', 'stories15M_MOE-F16.gguf'): TINY,
