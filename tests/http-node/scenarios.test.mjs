@@ -84,13 +84,37 @@ for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restart
       for (const letter of ['B', 'C']) {
         const messages = ask(letter);
         const got = await greedy(server, messages, 4, { tools });
-        const common = first.prompt - 61 - 2 - 11; // question, <|im_end|>\n, generation prompt
-        // With this much of the placement of checkpoints: where any prefix can be kept, all of it; else the interval.
-        atMost(got.computed, kind === 'full' ? got.prompt - common : got.prompt - Math.floor(common / N) * N, `S3 ${letter}`);
+        atMost(got.computed, 8 + 61 + 11, `S3 ${letter}`); // the question's message and the generation prompt
         const alone = await greedy(await cold.server(kind), messages, 4, { tools, cache_prompt: false });
         assertSame(got.tokens, alone.tokens, `S3 ${letter}`);
         assert.equal((await greedy(server, messages, 4, { tools })).computed, 1, `S3 ${letter} again`);
       }
+    });
+
+    it('S6: an early message of a long chat is edited', async () => {
+      const chat = new Chat(kind, 300);
+      for (let i = 0; i < 7; i++) await chat.turn(server, 'S6');
+      await meanwhile();
+      const size = (m) => 4 + m.role.length + m.content.length;
+      for (const at of [9, 5, 3]) {
+        const messages = [...chat.messages.slice(0, at), { role: 'user', content: `Instead ${words(chat.rnd, 40)}` },
+          ...chat.messages.slice(at + 1, -1)];
+        const got = await greedy(server, messages, 4);
+        const before = messages.slice(0, at).reduce((sum, m) => sum + size(m), 0);
+        atMost(got.computed, got.prompt - before, `S6: message ${at}`);
+        await cold.check(kind, messages, got, `S6: message ${at}`);
+      }
+    });
+
+    it('S7: two branches in turn', async () => {
+      const root = new Chat(kind, 300);
+      for (let i = 0; i < 4; i++) await root.turn(server, 'S7');
+      const branches = [0, 1].map(() => Object.assign(new Chat(kind), { messages: [...root.messages] }));
+      for (let i = 0; i < 3; i++) {
+        for (const branch of branches) await branch.turn(server, 'S7');
+        await meanwhile();
+      }
+      for (const branch of branches) await branch.check(server, cold, 'S7');
     });
 
     it('S9: a document and different questions, without messages', async () => {
