@@ -122,18 +122,15 @@ describe('tool calls of SmolLM2', { skip: noRealModel }, () => {
   });
   after(() => server.stop());
 
-  const book = tool('book_table', {
-    guests: { type: 'integer', minimum: 1, maximum: 12 },
-    day: { enum: ['monday', 'friday'] },
-    wish: { type: 'string', maxLength: 5 },
-  });
+  // few tokens a call: at temperature 1 most samples cost a walk of the grammar over the vocabulary
+  const book = tool('book', { n: { type: 'integer', minimum: 1, maximum: 12 }, day: { enum: ['monday', 'friday'] } });
   const other = tool('cancel', { id: { type: 'integer', minimum: 0, maximum: 99 } });
 
   async function request(i, choice) {
     const response = await fetch(`${server.url}/v1/chat/completions`, {
       method: 'POST',
       body: JSON.stringify({
-        messages: [{ role: 'user', content: 'A table for us, please.' }], tools: [book, other], tool_choice: choice, temperature: 1, seed: seed + i, max_tokens: 150,
+        messages: [{ role: 'user', content: 'A table for us, please.' }], tools: [book, other], tool_choice: choice, temperature: 1, seed: seed + i, max_tokens: 100,
       }),
     });
     const body = await response.text();
@@ -143,7 +140,7 @@ describe('tool calls of SmolLM2', { skip: noRealModel }, () => {
 
   it('50 of 50 follow their schema when a call is required', async () => {
     const ajv = new Ajv();
-    const checks = { book_table: ajv.compile(book.function.parameters), cancel: ajv.compile(other.function.parameters) };
+    const checks = { book: ajv.compile(book.function.parameters), cancel: ajv.compile(other.function.parameters) };
     const waiting = Array.from({ length: 50 }, (_, i) => i);
     const worker = async () => {
       for (let i; (i = waiting.shift()) !== undefined;) {
