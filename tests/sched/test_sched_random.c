@@ -79,6 +79,7 @@ static void random_request(workload *l, request *r) {
     r->params.n_predict = l->tight ? dice_from(d, 20, 200) : dice_from(d, 1, 20);
     if (dice_one_in(d, 10)) r->params.n_predict = dice_from(d, -1, 0);
     r->params.cache_prompt = !dice_one_in(d, 6);
+    if (dice_one_in(d, 2)) request_hint(r, d);
     r->params.n_probs = dice_one_in(d, 5) ? dice_from(d, 1, 5) : 0;
     r->params.post_sampling_probs = dice_one_in(d, 2);
     if (dice_one_in(d, 8)) r->params.id_slot = dice_below(d, l->n_slots);

@@ -192,6 +192,7 @@ static request *make_request(soak *k, const kv_tokens *prompt, int talk) {
     r->params.scope = scopes[dice_one_in(d, 10) ? dice_below(d, 3) : k->scope_of[talk]];
     r->params.n_predict = dice_one_in(d, 8) ? dice_from(d, -1, 100) : dice_from(d, 1, 20);
     r->params.cache_prompt = !dice_one_in(d, 12);
+    if (dice_one_in(d, 2)) request_hint(r, d);
     if (dice_one_in(d, 10)) r->params.id_slot = dice_below(d, k->p.engine.n_slots);
     if (dice_one_in(d, 4)) r->stops[0] = words[dice_below(d, 6)];
     return r;

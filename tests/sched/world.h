@@ -185,6 +185,7 @@ typedef struct request {
     uint32_t seed;
     kv_gen_params params; /* prompt, sampler and stops are filled in when it is submitted */
     const char *stops[4];
+    kv_hint hints[3];
     /* what came */
     kv_tokens answer; /* every sampled token */
     kv_buf text;
@@ -210,6 +211,14 @@ static inline void request_init(request *r, const kv_token *prompt, size_t n) {
 static inline void request_init_text(request *r, const char *prompt) {
     request_init(r, NULL, 0);
     for (const char *c = prompt; *c; c++) kv_tokens_add(&r->prompt, (unsigned char)*c);
+}
+
+/* Places to come back to, some of them outside the prompt, in any order. */
+static inline void request_hint(request *r, dice *d) {
+    r->params.hints = r->hints;
+    r->params.n_hints = dice_from(d, 0, 3);
+    for (int i = 0; i < r->params.n_hints; i++)
+        r->hints[i] = (kv_hint){.position = dice_from(d, 0, (int)r->prompt.len + 2), .keep_seconds = dice_below(d, 99)};
 }
 
 static inline void request_free(request *r) {
