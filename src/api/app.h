@@ -41,6 +41,7 @@ typedef struct kv_app {
     struct kv_embed *embed;      /* embeddings and reranking (embed.h); NULL = not asked for */
     struct kv_stored *responses; /* stored ones (state/stored.h); NULL = none are stored */
     struct kv_ledger *ledger;    /* what prompts cost (ledger.h); NULL = not kept */
+    struct kv_script *script;    /* answers for tests (script.h); NULL = none */
     int32_t n_ctx_served;        /* the one limit */
     char model_name[256];        /* what responses name: first alias, or the file's base name */
     char **aliases;              /* all names that --strict-model takes, n_aliases of them */

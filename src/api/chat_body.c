@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/places.h"
+#include "api/script.h"
 #include "chat/forced.h"
 #include "chat/messages.h"
 
@@ -255,6 +256,7 @@ kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t 
     kv_job *j = kv_job_new(app, dialect);
     kv_status st = kv_chat_body_read(&j->params, &j->chat, body, app, err);
     if (st == KV_OK) st = tokenize(&j->prompts, j->chat, app, err);
+    if (st == KV_OK) st = kv_script_play(&j->params, app, body, j->chat, err);
     if (st == KV_OK) kv_places_add_turns(j);
     if (st == KV_OK) *out = j;
     else kv_job_free(j);

@@ -62,6 +62,8 @@ typedef struct kv_params {
 /* `body` is the request's JSON object. On failure `out` is empty and freed. */
 kv_status kv_params_parse(kv_params *out, const json_t *body, kv_api api, const kv_app *app, kv_error *err);
 void kv_params_free(kv_params *p);
+/* For tests: the answer will be this text, its tokens one after the other, whatever the model says. */
+kv_status kv_params_play(kv_params *p, const kv_model *model, const char *text, size_t n, kv_error *err);
 
 /* llama-server's "generation_settings". brief: without the lists (stop, grammar, logit_bias, breakers), as /props and
  * /slots have it. A new object. */

@@ -336,25 +336,32 @@ kv_status kv_field_cache_salt(kv_params *p, const kv_app *app, const json_t *val
     return KV_OK;
 }
 
-/* "play": text or token ids. Only a server started for tests looks at it. */
-static kv_status read_play(kv_params *p, const kv_app *app, const json_t *play, kv_error *err) {
-    int64_t id;
-    kv_status st = KV_OK;
-    if (json_is_string(play)) {
-        st = kv_model_tokenize(&p->play, app->model, json_string_value(play), json_string_length(play), false, true,
-                               err);
-    } else {
-        if (!json_is_array(play)) return kv_fail_field(err, "kvasir.play", "'kvasir.play' must be a text or token ids");
-        for (size_t i = 0; i < json_array_size(play); i++) {
-            if (!kv_json_as_int(&id, json_array_get(play, i), 0, kv_model_get_info(app->model)->n_vocab - 1))
-                return kv_fail_field(err, "kvasir.play", "'kvasir.play[%zu]' is not a token id", i);
-            kv_tokens_add(&p->play, (kv_token)id);
-        }
-    }
+/* An empty answer is one, too. */
+static void play_tokens(kv_params *p) {
     static const kv_token nothing;
     p->sampling.play = p->play.len ? p->play.data : &nothing;
     p->sampling.n_play = (int)p->play.len;
+}
+
+kv_status kv_params_play(kv_params *p, const kv_model *model, const char *text, size_t n, kv_error *err) {
+    kv_status st = kv_model_tokenize(&p->play, model, text, n, false, true, err);
+    play_tokens(p);
     return st;
+}
+
+/* "play": text or token ids. Only a server started for tests looks at it. */
+static kv_status read_play(kv_params *p, const kv_app *app, const json_t *play, kv_error *err) {
+    int64_t id;
+    if (json_is_string(play))
+        return kv_params_play(p, app->model, json_string_value(play), json_string_length(play), err);
+    if (!json_is_array(play)) return kv_fail_field(err, "kvasir.play", "'kvasir.play' must be a text or token ids");
+    for (size_t i = 0; i < json_array_size(play); i++) {
+        if (!kv_json_as_int(&id, json_array_get(play, i), 0, kv_model_get_info(app->model)->n_vocab - 1))
+            return kv_fail_field(err, "kvasir.play", "'kvasir.play[%zu]' is not a token id", i);
+        kv_tokens_add(&p->play, (kv_token)id);
+    }
+    play_tokens(p);
+    return KV_OK;
 }
 
 /* What only this server has: {"store": false} reads and writes nothing of the cache, as "cache_prompt": false. */

@@ -8,6 +8,7 @@
 #include "api/asleep.h"
 #include "api/gate.h"
 #include "api/ledger.h"
+#include "api/script.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
@@ -226,6 +227,7 @@ int kv_serve(const kv_options *opt) {
     kv_gate_set_tender(s.app.gate, &s.wake);
     s.app.asleep = kv_asleep_new();
     if (st == KV_OK) s.app.responses = open_responses(opt);
+    if (st == KV_OK) st = kv_script_open(&s.app.script, opt, &err);
     if (st == KV_OK) st = start_http(&s, &err);
     if (st != KV_OK) goto done;
     tell_addresses(&s);
@@ -249,6 +251,7 @@ done:
     kv_gate_free(s.app.gate);
     kv_asleep_free(s.app.asleep);
     kv_stored_close(s.app.responses);
+    kv_script_close(s.app.script);
     for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
     return exit_status;
 }

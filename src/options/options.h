@@ -47,6 +47,7 @@ typedef struct kv_options {
     bool mmap, mlock, check_tensors;
     char *fake;        /* --test-fake KIND: engine_fake instead of a model (tests) */
     bool test_sampler; /* --test-sampler: accept the request field that plays an answer (tests) */
+    char *test_script; /* --test-script FILE: what chats are answered (tests; api/script.h) */
     int64_t slow_disk; /* --test-slow-disk: milliseconds that each write of the cache's files takes longer (tests) */
     /* engine */
     int64_t n_ctx;                  /* -c; 0 = automatic */

@@ -397,6 +397,8 @@ const kv_opt kv_opt_table[] = {
      .hint = "KIND", .help = "tests: a made-up engine of this memory kind; -m then gives only the vocabulary"},
     {"--test-sampler", NULL, NULL, OPT_BOOL, GROUP_PROCESS, OPT_HIDDEN, AT(test_sampler),
      .help = "tests: requests may name their answer"},
+    {"--test-script", NULL, NULL, OPT_TEXT, GROUP_PROCESS, OPT_HIDDEN, AT(test_script), .hint = "FILE",
+     .help = "tests: answers of chats, by rules"},
     {"--test-slow-disk", NULL, NULL, OPT_INT64, GROUP_PROCESS, OPT_HIDDEN, AT(slow_disk), 0, 60000, .hint = "MS",
      .help = "tests: each write of the cache's files takes so much longer"},
 };
