@@ -46,6 +46,7 @@ typedef struct kv_app {
     char model_name[256];        /* what responses name: first alias, or the file's base name */
     char **aliases;              /* all names that --strict-model takes, n_aliases of them */
     int n_aliases;
+    int n_listed;                  /* how many of them, from the first, GET /models lists: those of --alias; 0 = all */
     int64_t started_at;            /* Unix time */
     kv_sampling sampling_defaults; /* from options */
 } kv_app;

@@ -6,8 +6,8 @@
 
 static json_t *alias_list(const kv_app *app) {
     json_t *list = json_array();
-    for (int i = 0; i < app->n_aliases; i++)
-        json_array_append_new(list, kv_json_text(app->aliases[i], strlen(app->aliases[i])));
+    const int n = app->n_listed ? app->n_listed : app->n_aliases;
+    for (int i = 0; i < n; i++) json_array_append_new(list, kv_json_text(app->aliases[i], strlen(app->aliases[i])));
     return list;
 }
 

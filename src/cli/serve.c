@@ -55,6 +55,7 @@ static void fill_names(server *s) {
         add_name(&s->names, p, n);
         p += n + (p[n] == ',');
     }
+    s->app.n_listed = s->names.n;
     if (opt->hf_repo) add_name(&s->names, opt->hf_repo, strlen(opt->hf_repo));
     const char *file = opt->model ? opt->model : "fake.gguf", *slash = strrchr(file, '/');
     if (slash && slash[1]) file = slash + 1;
