@@ -1,7 +1,8 @@
 # Every chore of the project; `make help` lists them. What they need is installed by scripts/setup.sh.
 #
 # Variables: PREFIX, DESTDIR (install), JOBS, WERROR=ON (warnings are errors), CMAKE_ARGS (more -D… for the release
-# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS, OPERATIONS (soak), KILLS.
+# build, such as -DKVASIR_LLAMA_DIR=DIR or -DKVASIR_ENGINE_PLATFORM=linux-x64-vulkan), FUZZ_SECONDS, OPERATIONS (soak), KILLS,
+# AGENTS (names of tests/agents/agents.txt).
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
@@ -10,13 +11,15 @@ CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
 OPERATIONS ?= 1000000
+AGENTS ?=
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 
 # $(call build,preset,arguments,targets): configure (quietly: a second or less when nothing changed) and build.
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak kill bench parity compat lint format install dist uninstall clean distclean help
+.PHONY: all demo test asan tsan fuzz soak kill agents bench parity compat
+.PHONY: lint format install dist uninstall clean distclean help
 .DEFAULT_GOAL := all
 
 all: ## build build/kvasir
@@ -47,6 +50,10 @@ soak: ## OPERATIONS (1000000) random operations on the fake engine, every file c
 kill: ## KILLS (200) SIGKILLs of a loaded server at random instants; what is left must be whole and be used
 	@$(call build,release,$(configured))
 	@scripts/kill.sh $(KILLS)
+
+agents: ## coding agents of npm (AGENTS="codex pi": only these) do a task on a scripted model; installs them
+	@$(call build,release,$(configured),kvasir)
+	@scripts/agents.sh build $(AGENTS)
 
 bench: all ## the server against a bare llama_decode loop; what the cache gives and costs; as ratios
 	@scripts/bench.sh
