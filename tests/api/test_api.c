@@ -537,7 +537,7 @@ static const struct {
     {CHAT, "{" USER ",'chat_template_kwargs':{'enable_thinking':'x'}}", 400, "chat_template_kwargs.enable_thinking"},
     {CHAT, "{" USER ",'continue_final_message':true}", 400, "continue_final_message"},
     {CHAT, "{" USER ",'response_format':{'type':'json_schema','json_schema':{'schema':{'type':'hiccup'}}}}", 400,
-     "response_format"},
+     "response_format.json_schema.schema"},
     {CHAT, "{'messages':[{'role':'assistant','content':'a'},{'role':'assistant','content':'b'}]}", 400, "messages"},
     {CHAT, "{" USER ",'model':3}", 400, "model"},
     {"/v1/completions", "{}", 400, "prompt"},

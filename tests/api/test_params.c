@@ -124,7 +124,7 @@ static const struct {
     {KV_API_CHAT, "{'modalities':'text'}", "modalities", "array"},
     {KV_API_CHAT, "{'functions':[{}]}", "functions", "not supported"},
     {KV_API_CHAT, "{'web_search_options':{'x':1}}", "web_search_options", "not supported"},
-    {ALL, "{'lora':[{'id':0,'scale':1}]}", "lora", "not supported"},
+    {ALL, "{'lora':[{'id':0,'scale':1}]}", "lora[0].id", "without any"},
     {ALL, "{'grammar_lazy':true}", "grammar_lazy", "not supported"},
 };
 
