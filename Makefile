@@ -51,7 +51,7 @@ kill: ## KILLS (200) SIGKILLs of a loaded server at random instants; what is lef
 	@$(call build,release,$(configured))
 	@scripts/kill.sh $(KILLS)
 
-agents: ## coding agents of npm (AGENTS="codex pi": only these) do a task on a scripted model; installs them
+agents: ## coding agents of npm and PyPI (AGENTS="codex pi": only these) do a task on a scripted model; installs them
 	@$(call build,release,$(configured),kvasir)
 	@scripts/agents.sh build $(AGENTS)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Coding agents do a task against a built kvasir: tests/agents/agents.mjs. Installs those that it runs, in the versions of
-# tests/agents/agents.txt, under build/agents (150 to 450 MB each; anew only when the version there changes).
+# tests/agents/agents.txt, under build/agents (150 to 700 MB each; anew only when the version there changes).
 #
 # usage: scripts/agents.sh [BUILD_DIR [AGENT…]]      without names: all of the list
 set -euo pipefail
@@ -14,6 +14,14 @@ if [ ${#agents[@]} -eq 0 ]; then
   while read -r name _; do agents+=("$name"); done < $list
 fi
 
+install() { # PACKAGE FOLDER: npm's NAME@VERSION, or PyPI's NAME==VERSION
+  case $1 in
+    *==*) python3 -m venv "$2" && "$2/bin/pip" install --quiet --disable-pip-version-check "$1" ;;
+    *) echo '{"private": true}' > "$2/package.json"
+       npm install --silent --no-audit --no-fund --no-package-lock --prefix "$2" "$1" ;;
+  esac
+}
+
 scripts/fetch-models.sh
 for name in "${agents[@]}"; do
   package=$(sed -n "s/^$name //p" $list)
@@ -22,9 +30,7 @@ for name in "${agents[@]}"; do
   if [ "$(cat "$home/installed" 2>/dev/null)" = "$package" ]; then continue; fi
   rm -rf "$home"
   mkdir -p "$home"
-  echo '{"private": true}' > "$home/package.json"
-  npm install --silent --no-audit --no-fund --no-package-lock --prefix "$home" "$package" ||
-    { echo "agents: npm could not install $package" >&2; exit 1; }
+  install "$package" "$home" || { echo "agents: $package could not be installed" >&2; exit 1; }
   echo "$package" > "$home/installed"
 done
 

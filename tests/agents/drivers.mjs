@@ -1,5 +1,6 @@
-// How each agent is pointed at a server, told a task, and told more in the same session; and how its own tool writes a
-// file. `configure` may write into home and work, folders of this run alone.
+// How each agent is pointed at a server, told a task, and told more in the same session; and how its model has it write a
+// file: by a call of its own tool, or with an answer in its own format. `configure` may write into home and work, folders
+// of this run alone. Without tools: `mark` stands in the prompts of its conversation and in no others.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 
@@ -8,6 +9,9 @@ const write = (file, text) => {
   writeFileSync(file, text);
 };
 const json = (file, value) => write(file, JSON.stringify(value, null, 2));
+
+const aiderOptions = ['--model', 'openai/local', '--yes-always', '--no-analytics', '--no-check-update', '--no-show-release-notes',
+  '--no-show-model-warnings', '--no-pretty', '--no-gitignore'];
 
 export const drivers = {
   codex: {
@@ -80,5 +84,15 @@ wire_api = "responses"
     first: (task) => ['pi', '--provider', 'kvasir', '--model', 'local', '-p', task],
     more: (task) => ['pi', '--provider', 'kvasir', '--model', 'local', '-c', '-p', task],
     call: (file, text) => ({ name: 'write', arguments: { path: file, content: text } }),
+  },
+  aider: {
+    api: 'OpenAI chat',
+    route: '/v1/chat/completions',
+    mark: 'Act as an expert software developer',
+    rewrites: true, // what was said stands elsewhere in the next prompt, behind its own examples
+    env: (url) => ({ OPENAI_API_BASE: `${url}/v1`, OPENAI_API_KEY: 'unused' }),
+    first: (task) => ['aider', ...aiderOptions, '--message', task],
+    more: (task) => ['aider', ...aiderOptions, '--restore-chat-history', '--message', task],
+    answer: (file, text) => `Here it is.\n\n${path.basename(file)}\n\`\`\`\n${text}\n\`\`\`\n`,
   },
 };
