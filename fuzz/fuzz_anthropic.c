@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/anthropic.h"
+#include "api/anthropic/anthropic.h"
 #include "api/chat_body.h"
 #include "engine/engine_fake.h"
 #include "fuzz.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "api/chat_body.h"
-#include "api/responses.h"
+#include "api/responses/responses.h"
 #include "engine/engine_fake.h"
 #include "fuzz.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "api/endpoints.h"
-#include "api/ollama.h"
+#include "api/ollama/ollama.h"
 
 struct kv_asleep {
     pthread_mutex_t mutex;

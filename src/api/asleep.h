@@ -8,7 +8,7 @@
 #ifndef KV_API_ASLEEP_H
 #define KV_API_ASLEEP_H
 
-#include "api/metrics.h"
+#include "api/admin/metrics.h"
 
 typedef struct kv_asleep kv_asleep;
 struct kv_app;

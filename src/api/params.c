@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/lora.h"
+#include "api/native/lora.h"
 #include "api/params_fields.h"
 
 #define ALL    (KV_API_NATIVE | KV_API_COMPLETIONS | KV_API_CHAT)

@@ -1,8 +1,8 @@
 /* Every path, with and without /v1. The one that differs is /completions: llama-server's own without /v1, OpenAI's
  * with it. */
-#include "api/anthropic.h"
+#include "api/anthropic/anthropic.h"
 #include "api/endpoints.h"
-#include "api/ollama.h"
+#include "api/ollama/ollama.h"
 
 /* What needs the model runs inside the gate, and wakes it. */
 #define INSIDE(name, streams)                                                                                          \

@@ -2,7 +2,7 @@
  * what a stream says while nothing comes. How the official client reads answers: tests/http-node/anthropic.test.mjs. */
 #include "api/rig.h"
 
-#include "api/anthropic.h"
+#include "api/anthropic/anthropic.h"
 #include "api/asleep.h"
 #include "api/chat_body.h"
 #include "api/gate.h"

@@ -1,7 +1,7 @@
 /* How the prompt of an infill is put together, on the fake's bytes: BOS is 256. */
 #include "api/rig.h"
 
-#include "api/infill.h"
+#include "api/native/infill.h"
 
 enum { BOS = 256, PRE = 1, SUF = 2, MID = 3, REP = 4, SEP = 5 };
 

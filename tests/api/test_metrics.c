@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "api/metrics.h"
+#include "api/admin/metrics.h"
 
 static double value_of(const char *text, const char *name) {
     char line[128];

@@ -2,7 +2,7 @@
 #include "api/rig.h"
 
 #include "api/gate.h"
-#include "api/ollama.h"
+#include "api/ollama/ollama.h"
 
 static rig r;
 

@@ -2,7 +2,7 @@
  * engine fails. What a client sees is tested with OpenAI's own (tests/http-node/responses.test.mjs). */
 #include "api/rig.h"
 
-#include "api/responses.h"
+#include "api/responses/responses.h"
 
 static rig r;
 

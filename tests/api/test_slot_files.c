@@ -1,7 +1,7 @@
 /* Slot files: names, and what is read back of what was written. The actions are tests/http-node/native.test.mjs. */
 #include "api/rig.h"
 
-#include "api/slot_files.h"
+#include "api/native/slot_files.h"
 
 static const kv_hash space = {1, 2}, other = {3, 4};
 
