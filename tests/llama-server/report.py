@@ -121,7 +121,7 @@ def main():
             page(args.page, lines, total)
     for line in wrong:
         print(f'not as expected: {line}')
-    print(f'{len(lines) - total["FAILED"]} passed, {total["FAILED"]} failed')
+    print(f'{total["pass"]} passed, {total["FAILED"]} failed, {len(lines) - total["pass"] - total["FAILED"]} explained')
     return 1 if wrong else 0
 
 
