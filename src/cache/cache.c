@@ -83,6 +83,10 @@ int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prom
     return kv_policy_next(&c->policy, pos, prompt);
 }
 
+bool kv_cache_is_readonly(const kv_cache *c) {
+    return c->cfg.readonly;
+}
+
 bool kv_cache_keeps_places(const kv_cache *c) {
     return c->memory != KV_MEMORY_FULL && !c->policy.exact_chunk;
 }

@@ -143,6 +143,7 @@ void kv_trail_free(kv_trail *t);
 
 /* The next position > pos, ≤ n_prompt, where a prefill chunk must end because something is kept there. */
 int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prompt);
+bool kv_cache_is_readonly(const kv_cache *c);
 /* True where positions can only be resumed at that were kept: branch points are worth keeping. */
 bool kv_cache_keeps_places(const kv_cache *c);
 

@@ -118,7 +118,7 @@ kv_hash kv_namespace_root(kv_hash base, const char *scope) {
 /* ── about.json ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static json_t *json_text(const char *s) {
-    return kv_json_text(s, strlen(s));
+    return kv_json_text0(s);
 }
 
 /* Names have no ':'; a divided scope is "<length>:<name><length>:…", its first name being the key's. NULL: neither. */

@@ -58,7 +58,7 @@ static void write_note(kv_buf *out, const note *n, const char *build) {
     for (int i = 0; i < n->n_top; i++)
         json_array_append_new(top, json_pack("[i, f]", (int)n->token[i], (double)n->logit[i]));
     json_object_set_new(root, "format", json_integer(NOTE_FORMAT));
-    json_object_set_new(root, "engine", kv_json_text(build, strlen(build)));
+    json_object_set_new(root, "engine", kv_json_text0(build));
     json_object_set_new(root, "tokens", tokens);
     json_object_set_new(root, "top", top);
     char sum[33];

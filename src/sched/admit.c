@@ -51,7 +51,7 @@ static bool is_better_to_lose(const kv_slot *a, const kv_slot *b) {
     return content_a != content_b ? content_b : a->used_at < b->used_at;
 }
 
-static int least_valuable_idle(const kv_sched *s, int wanted) {
+int kv_sched_least_valuable(const kv_sched *s, int wanted) {
     int best = -1;
     for (int i = 0; i < s->n_slots; i++) {
         if (s->slots[i].gen || (wanted >= 0 && wanted != i)) continue;
@@ -81,14 +81,12 @@ static int most_similar_idle(kv_sched *s, kv_gen *g) {
 
 static int choose_slot(kv_sched *s, kv_gen *g) {
     int best = g->id_slot < 0 ? most_similar_idle(s, g) : -1;
-    return best >= 0 ? best : least_valuable_idle(s, g->id_slot);
+    return best >= 0 ? best : kv_sched_least_valuable(s, g->id_slot);
 }
 
 /* ── room ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Room for g beside what runs, were all idle slots emptied: g's tokens, what the others are still going to compute,
- * and some headroom for what they generate. Where nothing runs it always fits. `shared`: cells that it takes over. */
-static bool fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared) {
+bool kv_sched_fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared) {
     int64_t n_running = 0, need = (int64_t)g->tokens.len - usable;
     for (int i = 0; i < s->n_slots; i++) {
         s->mask[i] = s->slots[i].gen != NULL;
@@ -104,8 +102,7 @@ static bool fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t
 
 /* ── into the slot ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* From here on nobody may erase the slot. False when somebody just did: choose again. */
-static bool claim(kv_sched *s, int slot) {
+bool kv_sched_claim(kv_sched *s, int slot) {
     pthread_mutex_lock(&s->mutex);
     bool erase = s->erase[slot];
     s->erase[slot] = false;
@@ -140,8 +137,7 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
     kv_gen_push(g, &e);
 }
 
-/* g, no longer among the waiting ones, has the slot. */
-static void seat(kv_sched *s, kv_gen *g, int number) {
+void kv_sched_seat(kv_sched *s, kv_gen *g, int number) {
     kv_slot *slot = &s->slots[number];
     slot->gen = g;
     free(slot->scope);
@@ -164,7 +160,7 @@ static void mark_branch(const kv_sched *s, kv_gen *g, int32_t cached) {
     if (g->run.counted || !g->run.lookup || !kv_lookup_ready(g->run.lookup)) return;
     int32_t branch = kv_lookup_get(g->run.lookup)->n_match;
     if (branch >= cached + NEAR_TOKENS && branch < g->n_prompt - 1 && kv_cache_keeps_places(s->cfg.cache))
-        g->hints[g->n_hints++] = (kv_hint){.position = branch};
+        kv_gen_add_hint(g, branch);
 }
 
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
@@ -181,77 +177,13 @@ void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_sched_tell_progress(g, kv_now_us(s->clock));
 }
 
-static void stop_waiting(kv_sched *s, const kv_gen *g) {
+void kv_sched_stop_waiting(kv_sched *s, const kv_gen *g) {
     for (int i = 0; i < s->n_waiting; i++)
         if (s->waiting[i] == g) {
             s->waiting[i] = s->waiting[--s->n_waiting];
             return;
         }
     KV_CHECK(!"not among the waiting");
-}
-
-/* ── one prompt for several generations ────────────────────────────────────────────────────────────────────────── */
-
-/* It has not sampled yet, so that another with the same prompt can start from its state. */
-static bool is_fresh(const kv_gen *g) {
-    return g->run.twins && g->run.n_decoded == 0;
-}
-
-/* True while a generation of the same request computes the prompt that g waits for. */
-static bool twin_computes(const kv_sched *s, const kv_gen *g) {
-    for (int i = 0; i < s->n_slots && is_fresh(g); i++)
-        if (s->slots[i].gen && is_fresh(s->slots[i].gen) && s->slots[i].gen->run.twins == g->run.twins) return true;
-    return false;
-}
-
-static kv_gen *next_twin(const kv_sched *s, const kv_gen *leader) {
-    kv_gen *first = NULL;
-    for (int i = 0; i < s->n_waiting; i++) {
-        kv_gen *g = s->waiting[i];
-        if (g->run.twins != leader->run.twins || !is_fresh(g)) continue;
-        if (g->id_slot >= 0 && s->slots[g->id_slot].gen) continue;
-        if (!first || g->run.id < first->run.id) first = g;
-    }
-    return first;
-}
-
-/* Give g a slot with the state of `src`, which holds all of the prompt but its last token. */
-static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
-    int dst = least_valuable_idle(s, g->id_slot);
-    int32_t n = (int32_t)s->slots[src].held.len;
-    if (dst < 0 || !fits(s, g, dst, n, s->cells.forks_share ? n : 0)) return false;
-    if (!claim(s, dst)) return true; /* erased this moment: just look again */
-    kv_sched_empty_slot(s, dst);
-    while (!kv_cells_can_fork(&s->cells, src, s->n_slots) && kv_sched_evict(s, n)) continue;
-    bool ok = kv_cells_can_fork(&s->cells, src, s->n_slots) && kv_engine_fork(s->engine, src, dst, n, NULL) == KV_OK;
-    if (!ok) {
-        /* The fork left dst empty. g is computed for itself, later. */
-        pthread_mutex_lock(&s->mutex);
-        s->busy[dst] = false;
-        pthread_mutex_unlock(&s->mutex);
-        return false;
-    }
-    kv_tokens_append(&s->slots[dst].held, s->slots[src].held.data, (size_t)n);
-    kv_cells_fork(&s->cells, src, dst);
-    kv_sched_touch(s, dst);
-    stop_waiting(s, g);
-    seat(s, g, dst);
-    kv_sched_start_computing(s, dst, n);
-    s->stats.n_forked++;
-    return true;
-}
-
-/* Where a prompt is computed but for its last token, the others of its request take it over as far as slots go. */
-static bool share_prompts(kv_sched *s) {
-    bool did = false;
-    for (int i = 0; i < s->n_slots; i++) {
-        kv_gen *leader = s->slots[i].gen, *g;
-        if (!leader || s->slots[i].restoring || !is_fresh(leader)) continue;
-        int32_t held = (int32_t)s->slots[i].held.len;
-        if (held == 0 || held != leader->n_prompt - 1) continue;
-        while ((g = next_twin(s, leader)) && fork_twin(s, g, i)) did = true;
-    }
-    return did;
 }
 
 /* ── admission ─────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -267,9 +199,10 @@ static candidate *list_candidates(int *n, kv_sched *s) {
     *n = 0;
     for (int i = 0; i < s->n_waiting; i++) {
         kv_gen *g = s->waiting[i];
-        int slot = twin_computes(s, g) || kv_sched_looks_up(g) ? -1 : choose_slot(s, g);
+        int slot = kv_sched_twin_computes(s, g) || kv_sched_looks_up(g) ? -1 : choose_slot(s, g);
         if (slot < 0) continue;
         int32_t usable = usable_prefix(s, slot, g), resumes = kv_sched_resumable(g);
+        if (kv_sched_is_led(s, g, usable > resumes ? usable : resumes)) continue;
         int32_t left = (int32_t)g->tokens.len - (usable > resumes ? usable : resumes);
         list[(*n)++] = (candidate){g, slot, usable, kv_run_key(g, left), (int64_t)s->cfg.max_wait_ms * 1000};
     }
@@ -279,19 +212,19 @@ static candidate *list_candidates(int *n, kv_sched *s) {
 
 /* True when one was admitted, or an erased slot makes another look necessary. */
 static bool admit_one(kv_sched *s) {
-    if (!s->n_waiting || least_valuable_idle(s, -1) < 0) return false;
+    if (!s->n_waiting || kv_sched_least_valuable(s, -1) < 0) return false;
     int n;
     bool did = false;
     candidate *list = list_candidates(&n, s);
     for (int i = 0; i < n && !did; i++) {
         candidate *c = &list[i];
-        if (!fits(s, c->gen, c->slot, c->usable, 0)) {
+        if (!kv_sched_fits(s, c->gen, c->slot, c->usable, 0)) {
             if (kv_queue_overdue(&c->key, c->max_wait_us)) break;
             continue;
         }
         did = true;
-        if (!claim(s, c->slot)) break;
-        stop_waiting(s, c->gen);
+        if (!kv_sched_claim(s, c->slot)) break;
+        kv_sched_stop_waiting(s, c->gen);
         kv_sched_clear_way(s, c->slot);
         if (s->cfg.exact) { /* the first cells, as on an empty server */
             kv_sched_empty_slot(s, c->slot);
@@ -299,7 +232,7 @@ static bool admit_one(kv_sched *s) {
         }
         bool restoring = kv_sched_begin_restore(s, c->slot, c->gen, c->usable);
         int32_t cached = restoring ? 0 : keep_prefix(s, c->slot, c->usable);
-        seat(s, c->gen, c->slot);
+        kv_sched_seat(s, c->gen, c->slot);
         if (!restoring) kv_sched_start_computing(s, c->slot, cached);
     }
     free(list);
@@ -311,7 +244,7 @@ bool kv_sched_admit(kv_sched *s) {
     /* Who was sent back for lack of cells would come again at once, and what is left would never run alone. */
     if (s->short_of_cells && kv_sched_n_running(s)) return false;
     do {
-        if (share_prompts(s)) did = true;
+        if (kv_sched_share_prompts(s)) did = true;
         if (!admit_one(s)) return did;
         did = true;
     } while (true);

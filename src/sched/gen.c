@@ -38,9 +38,11 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     g->group = p->group;
     g->scope = kv_strdup(p->scope ? p->scope : "");
     g->about = kv_strdup(p->about);
-    g->n_hints = p->n_hints;
-    g->hints = kv_alloc((size_t)(p->n_hints + 1) * sizeof *g->hints);
-    if (p->n_hints > 0) memcpy(g->hints, p->hints, (size_t)p->n_hints * sizeof *g->hints);
+    if (p->n_hints > 0) {
+        g->n_hints = p->n_hints;
+        g->hints = kv_alloc((size_t)p->n_hints * sizeof *g->hints);
+        memcpy(g->hints, p->hints, (size_t)p->n_hints * sizeof *g->hints);
+    }
     kv_text_init(&g->text, p->stops, p->n_stops, p->n_indent);
     g->run.slot = -1;
     pthread_mutex_init(&g->mutex, NULL);
@@ -50,6 +52,14 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     if (g->sampler && p->n_prompt)
         g->prime_status = kv_sampler_prime(g->sampler, g->tokens.data, g->tokens.len, &g->prime_error);
     return g;
+}
+
+void kv_gen_add_hint(kv_gen *g, int32_t position) {
+    for (int i = 0; i < g->n_hints; i++)
+        if (g->hints[i].position == position) return;
+    if (g->n_hints >= KV_GEN_HINTS) return;
+    g->hints = kv_realloc(g->hints, (size_t)(g->n_hints + 1) * sizeof *g->hints);
+    g->hints[g->n_hints++] = (kv_hint){.position = position};
 }
 
 void kv_gen_ref(kv_gen *g) {
@@ -72,6 +82,7 @@ void kv_gen_unref(kv_gen *g) {
     kv_text_free(&g->text);
     kv_tokens_free(&g->tokens);
     free(g->run.match);
+    free(g->run.led);
     pthread_mutex_destroy(&g->mutex);
     free(g);
 }

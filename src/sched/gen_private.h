@@ -41,8 +41,10 @@ typedef struct kv_run {
     kv_miss miss;
     const char *elsewhere;
     int32_t miss_position;
-    kv_match *match;   /* owned; one a slot */
-    kv_lookup *lookup; /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
+    kv_match *match; /* owned; one a slot */
+    kv_match *led;   /* owned; one a slot: with the prompt of the generation in it, whose id is the version */
+    uint64_t leader, asked_after; /* ids: who computes what it waits for; after whom it looked up anew; 0 = nobody */
+    kv_lookup *lookup;            /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
 } kv_run;
 
 /* A queued event. A slow reader may have thousands, so only DONE carries the (large) error. */
@@ -63,7 +65,7 @@ struct kv_gen {
     bool post_sampling_probs, cache_prompt, special_pieces;
     int64_t t_max_predict_ms;
     uint64_t group;
-    kv_hint *hints; /* owned, n_hints of them and room for one more; NULL = none */
+    kv_hint *hints; /* owned, n_hints of them; NULL = none */
     int n_hints;
     char *scope;            /* owned; "" = default */
     char *about;            /* owned; NULL = nothing */
@@ -79,6 +81,10 @@ struct kv_gen {
     void (*wake)(void *ctx);
     void *wake_ctx;
 };
+
+/* One more place to come back to, while it runs or waits. A generation has at most KV_GEN_HINTS; more are left out. */
+#define KV_GEN_HINTS 64
+void kv_gen_add_hint(kv_gen *g, int32_t position);
 
 static inline kv_places kv_gen_places(const kv_gen *g) {
     return (kv_places){.n_prompt = g->n_prompt, .hints = g->hints, .n_hints = g->n_hints};

@@ -189,6 +189,7 @@ static void prepare(kv_sched *s, kv_gen *g) {
     g->run.n_limit = g->n_predict < 0 || g->n_predict > most ? most : g->n_predict;
     g->run.submitted_us = kv_now_us(s->clock);
     g->run.match = kv_alloc((size_t)s->n_slots * sizeof *g->run.match);
+    g->run.led = kv_alloc((size_t)s->n_slots * sizeof *g->run.led);
 }
 
 static void forget_look_ups(kv_gen *const *gens, int n) {
@@ -385,7 +386,9 @@ void kv_sched_wait(kv_sched *s, kv_gen *g) {
     }
     g->run.state = KV_RUN_WAITING;
     g->run.slot = -1;
-    memset(g->run.match, 0, (size_t)s->n_slots * sizeof *g->run.match); /* it may have more tokens than last time */
+    /* it may have more tokens than last time */
+    memset(g->run.match, 0, (size_t)s->n_slots * sizeof *g->run.match);
+    memset(g->run.led, 0, (size_t)s->n_slots * sizeof *g->run.led);
     s->waiting[s->n_waiting++] = g;
 }
 

@@ -97,8 +97,9 @@ typedef struct kv_sched_stats { /* counters since start; times in seconds */
     int32_t n_processing, n_waiting, n_tokens_max;
     int32_t cells_used, cells_total;          /* of the main pool; 0 for a memory without cells */
     uint64_t n_no_cells, n_damaged, n_failed; /* batches that the engine refused for lack of cells, broke, refused */
-    uint64_t n_forked;                        /* prompts taken over from a generation of the same request */
-    uint64_t n_steps;                         /* of kv_sched_step; stands still while a call does not return */
+    uint64_t n_led;    /* prompts that waited for another generation to compute their beginning */
+    uint64_t n_forked; /* prompts taken over from a generation of the same request */
+    uint64_t n_steps;  /* of kv_sched_step; stands still while a call does not return */
 } kv_sched_stats;
 
 void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s);

@@ -1,7 +1,8 @@
 /* sched/sched_private.h: the inside of the scheduler. Only files in sched/ include this header.
  *
  *   sched.c   what other threads call; the step; ends, views and checks
- *   admit.c   from the queue into slots: which one, what of it is reused, who shares a prompt
+ *   admit.c   from the queue into slots: which one, what of it is reused
+ *   share.c   what several generations have in common is computed once
  *   room.c    cells: emptying idle slots, preemption, damage; dense sequence ids
  *   round.c   what a round computes, the calls, sampling
  *   resume.c  between slots and the cache: look-ups, restores, captures
@@ -126,9 +127,25 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
 
 /* admit.c */
 bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
+/* The idle slot that loses least (`wanted`, when that is ≥ 0); -1: none is idle. */
+int kv_sched_least_valuable(const kv_sched *s, int wanted);
+/* Room for g beside what runs, were all idle slots emptied: g's tokens, what the others are still going to compute,
+ * and some headroom for what they generate. Where nothing runs it always fits. `shared`: cells that it takes over. */
+bool kv_sched_fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared);
+/* From here on nobody may erase the slot. False when somebody just did: choose again. */
+bool kv_sched_claim(kv_sched *s, int slot);
+void kv_sched_stop_waiting(kv_sched *s, const kv_gen *g);
+void kv_sched_seat(kv_sched *s, kv_gen *g, int slot); /* g, no longer among the waiting ones, has the slot */
 /* The slot's generation goes on after the `cached` tokens that it holds. */
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached);
 void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
+
+/* share.c */
+bool kv_sched_twin_computes(const kv_sched *s, const kv_gen *g); /* of the same request, the prompt that g waits for */
+bool kv_sched_share_prompts(kv_sched *s);                        /* true when somebody took one over */
+/* Of g's prompt a slot computes more at this moment than the `have` tokens that g could have now: it is better to wait.
+ * Also true while g looks up anew what such a one left. */
+bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have);
 
 /* resume.c; all do nothing without a cache */
 kv_status kv_sched_open_cache(kv_sched *s, kv_error *err);

@@ -58,6 +58,8 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"requests_cancelled_total", "counter", "Generations that the client gave up.", (double)s->n_cancelled},
         {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.",
          (double)s->n_preempted},
+        {"led_total", "counter", "Generations that waited for another to compute the beginning of their prompt.",
+         (double)s->n_led},
         {"prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s->n_prompt_computed},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens not computed, from wherever they came.",
          (double)s->n_prompt_cached},
