@@ -349,6 +349,37 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us) {
     return t;
 }
 
+static kv_slot_view view_of(const kv_sched *s, int number) {
+    const kv_slot *slot = &s->slots[number];
+    const kv_gen *g = slot->gen;
+    kv_slot_view v = {.id = number, .n_ctx = s->cfg.n_ctx_served, .n_tokens = (int32_t)slot->held.len};
+    if (!g) return v;
+    v.processing = true;
+    v.prefilling = kv_slot_left(slot) >= 2 || !g->run.n_decoded;
+    v.n_prompt = g->n_prompt;
+    v.n_prompt_done = g->run.n_prompt_done;
+    v.n_decoded = g->run.n_decoded;
+    v.n_remain = g->run.n_limit - g->run.n_decoded;
+    v.gen_id = g->run.id;
+    return v;
+}
+
+/* What other threads may see. */
+static void publish(kv_sched *s) {
+    bool counts = s->cells.total != INT32_MAX;
+    s->stats.n_processing = kv_sched_n_running(s);
+    s->stats.n_waiting = s->n_waiting;
+    s->stats.cells_used = counts ? s->cells.used : 0;
+    s->stats.cells_total = counts ? s->cells.total : 0;
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->n_slots; i++) {
+        s->views[i] = view_of(s, i);
+        if (s->erase[i]) s->views[i].n_tokens = 0; /* promised, done before the next round */
+    }
+    s->stats_view = s->stats;
+    pthread_mutex_unlock(&s->mutex);
+}
+
 void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err) {
     int slot = g->run.slot;
     kv_gen_event e = {.kind = KV_EVENT_DONE, .finish = finish, .timings = kv_sched_timings(g, kv_now_us(s->clock))};
@@ -371,6 +402,7 @@ void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err)
     if (slot >= 0) s->busy[slot] = false;
     s->n_live--;
     pthread_mutex_unlock(&s->mutex);
+    publish(s); /* who has the answer finds it counted */
     kv_gen_push(g, &e);
     kv_gen_unref(g);
 }
@@ -455,37 +487,6 @@ static bool take_orders(kv_sched *s, bool *stopping) {
     return did;
 }
 
-static kv_slot_view view_of(const kv_sched *s, int number) {
-    const kv_slot *slot = &s->slots[number];
-    const kv_gen *g = slot->gen;
-    kv_slot_view v = {.id = number, .n_ctx = s->cfg.n_ctx_served, .n_tokens = (int32_t)slot->held.len};
-    if (!g) return v;
-    v.processing = true;
-    v.prefilling = kv_slot_left(slot) >= 2 || !g->run.n_decoded;
-    v.n_prompt = g->n_prompt;
-    v.n_prompt_done = g->run.n_prompt_done;
-    v.n_decoded = g->run.n_decoded;
-    v.n_remain = g->run.n_limit - g->run.n_decoded;
-    v.gen_id = g->run.id;
-    return v;
-}
-
-static void publish(kv_sched *s) {
-    bool counts = s->cells.total != INT32_MAX;
-    s->stats.n_steps++;
-    s->stats.n_processing = kv_sched_n_running(s);
-    s->stats.n_waiting = s->n_waiting;
-    s->stats.cells_used = counts ? s->cells.used : 0;
-    s->stats.cells_total = counts ? s->cells.total : 0;
-    pthread_mutex_lock(&s->mutex);
-    for (int i = 0; i < s->n_slots; i++) {
-        s->views[i] = view_of(s, i);
-        if (s->erase[i]) s->views[i].n_tokens = 0; /* promised, done before the next round */
-    }
-    s->stats_view = s->stats;
-    pthread_mutex_unlock(&s->mutex);
-}
-
 bool kv_sched_step(kv_sched *s) {
     bool stopping;
     if (!s->n_waiting && !kv_sched_n_running(s)) s->round_us = kv_now_us(s->clock); /* nobody waited in the meantime */
@@ -498,6 +499,7 @@ bool kv_sched_step(kv_sched *s) {
         if (kv_sched_restore_some(s)) did = true;
         if (kv_sched_round(s)) did = true;
     }
+    s->stats.n_steps++;
     publish(s);
     return did;
 }
