@@ -11,7 +11,7 @@
 // Checked: the file is there; no request was refused; each request after a conversation's first took at least 90 % of the
 // prompt before it from the cache, and in 3 from disk. What went over the wire is kept under build/agents/AGENT/wire.
 //
-// aider has no tools and one request a turn: the file is a part of its answer. It orders its prompts anew each time, so
+// aider has no tools and one request a turn: the file is a part of its answer. Where an agent changes what it sent before,
 // 90 % are of what a prompt has in common with the one before it.
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
@@ -49,6 +49,7 @@ const script = (driver, file) => [
 
 class Run {
   constructor(name) {
+    this.name = name;
     this.driver = drivers[name];
     this.dir = mkdtempSync(path.join(os.tmpdir(), `kvasir-agent-${name}-`));
     for (const folder of ['home', 'work']) mkdirSync(this[folder] = path.join(this.dir, folder));
@@ -77,7 +78,7 @@ class Run {
     const env = {
       PATH: process.env.PATH, LANG: 'C.UTF-8', TERM: 'dumb', HOME: this.home, NO_COLOR: '1', CI: '1', ...this.driver.env?.(this.recorder.url),
     };
-    const bin = ['node_modules/.bin', 'bin'].map((folder) => path.join(installed, program, folder, program)).find(existsSync);
+    const bin = ['node_modules/.bin', 'bin'].map((folder) => path.join(installed, this.name, folder, program)).find(existsSync);
     const child = spawn(bin, args, {
       cwd: this.work, env, stdio: ['ignore', 'pipe', 'pipe'], timeout: AGENT_MS, killSignal: 'SIGKILL',
     });
@@ -119,7 +120,8 @@ class Run {
       const { prompt } = await this.ask('/apply-template', body);
       return (await this.ask('/tokenize', { content: prompt, add_special: true })).tokens;
     }));
-    return a.findIndex((token, i) => token !== b[i]);
+    const parted = a.findIndex((token, i) => token !== b[i]);
+    return parted < 0 ? a.length : parted;
   }
 
   async ask(where, body) {
@@ -140,7 +142,7 @@ class Run {
   /** "0 of 9208; 9270 of 9335": cached tokens and prompt of each turn of the first conversation. */
   told() {
     const main = this.turns.filter((turn) => isDeepStrictEqual(turn.body.tools, this.turns[0].body.tools));
-    const common = (t) => (this.driver.rewrites && t.shared ? `, of which ${t.shared} had been sent before` : '');
+    const common = (t) => (this.driver.rewrites && t.shared ? `, ${t.shared} in common with the one before` : '');
     return main.map((t) => `${t.cached} of ${t.prompt}${t.disk > 0 ? ` (${t.disk} from disk)` : ''}${common(t)}`).join('; ');
   }
 

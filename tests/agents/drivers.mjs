@@ -1,6 +1,7 @@
 // How each agent is pointed at a server, told a task, and told more in the same session; and how its model has it write a
 // file: by a call of its own tool, or with an answer in its own format. `configure` may write into home and work, folders
-// of this run alone. Without tools: `mark` stands in the prompts of its conversation and in no others.
+// of this run alone. Without tools: `mark` stands in the prompts of its conversation and in no others. `rewrites`: its
+// prompts do not begin with the ones before.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 
@@ -84,6 +85,23 @@ wire_api = "responses"
     first: (task) => ['pi', '--provider', 'kvasir', '--model', 'local', '-p', task],
     more: (task) => ['pi', '--provider', 'kvasir', '--model', 'local', '-c', '-p', task],
     call: (file, text) => ({ name: 'write', arguments: { path: file, content: text } }),
+  },
+  continue: {
+    api: 'OpenAI chat',
+    route: '/v1/chat/completions',
+    rewrites: true, // what git status says stands in its system message, before the tools
+    env: () => ({ CONTINUE_TELEMETRY_ENABLED: '0' }),
+    // JSON is YAML, too
+    configure: ({ url, home }) => json(path.join(home, '.continue', 'config.yaml'), {
+      name: 'kvasir', version: '0.0.1', schema: 'v1',
+      models: [{
+        name: 'local', provider: 'openai', model: 'local', apiBase: `${url}/v1`, apiKey: 'unused', roles: ['chat', 'edit', 'apply'],
+        capabilities: ['tool_use'],
+      }],
+    }),
+    first: (task) => ['cn', '--auto', '-p', task],
+    more: (task) => ['cn', '--auto', '--resume', '-p', task],
+    call: (file, text) => ({ name: 'Write', arguments: { filepath: file, content: text } }),
   },
   aider: {
     api: 'OpenAI chat',
