@@ -183,8 +183,12 @@ static kv_status choose_tuning(kv_loaded *l, const kv_options *opt, const char *
 
 static kv_status make_plan(kv_loaded *l, const kv_options *opt, int64_t n_ctx, kv_error *err) {
     bool unified = opt->kv_unified == 1;
-    return kv_plan_make(&l->plan, &l->shape, l->bytes_available, (int32_t)n_ctx, l->params.n_slots,
-                        opt->n_parallel_set && opt->kv_unified != 1, unified, l->params.n_batch, err);
+    kv_status st = kv_plan_make(&l->plan, &l->shape, l->bytes_available, (int32_t)n_ctx, l->params.n_slots,
+                                opt->n_parallel_set && opt->kv_unified != 1, unified, l->params.n_batch, err);
+    if (st == KV_OK && opt->n_ctx > 0 && opt->n_ctx / l->params.n_slots < 256 && l->plan.n_ctx > opt->n_ctx + 255)
+        KV_WARN("--ctx-size %lld is less than 256 tokens for each of %d slots: rounded up to %d (-kvu shares them)",
+                (long long)opt->n_ctx, l->params.n_slots, (int)l->plan.n_ctx);
+    return st;
 }
 
 /* The automatic context depends on the memory that happens to be free. It is kept from start to start while it fits

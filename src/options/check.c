@@ -123,11 +123,6 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
                              "--cache-type-v %s needs flash attention: leave -fa off out, or use "
                              "-ctv f16",
                              o->type_v);
-    if (o->n_ctx > 0 && o->n_parallel > 0 && o->kv_unified != 1 && o->n_ctx / o->n_parallel < 256)
-        return kv_fail_field(err, "--ctx-size",
-                             "--ctx-size %lld over %lld slots leaves %lld tokens each, less than 256: "
-                             "give a larger -c, fewer -np, or -kvu",
-                             (long long)o->n_ctx, (long long)o->n_parallel, (long long)(o->n_ctx / o->n_parallel));
     if (o->rope_scale > 0 && o->rope_freq_scale > 0)
         return kv_fail_field(err, "--rope-scale", "--rope-scale and --rope-freq-scale exclude each other: give one");
     if (o->api_prefix && (o->api_prefix[0] != '/' || o->api_prefix[strlen(o->api_prefix) - 1] == '/'))

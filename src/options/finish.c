@@ -67,8 +67,7 @@ static kv_status fill_template_kwargs(kv_options *o, kv_error *err) {
         st = kv_fail_field(err, "--chat-template-kwargs", "--chat-template-kwargs: takes a JSON object");
         goto done;
     }
-    if (o->reasoning_effort)
-        json_object_set_new(kwargs, "reasoning_effort", kv_json_text(o->reasoning_effort, strlen(o->reasoning_effort)));
+    if (o->reasoning_effort) json_object_set_new(kwargs, "reasoning_effort", kv_json_text0(o->reasoning_effort));
     if (o->reasoning_preserve >= 0)
         json_object_set_new(kwargs, "preserve_reasoning", json_boolean(o->reasoning_preserve));
     kv_buf merged = {0};

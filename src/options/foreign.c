@@ -145,7 +145,6 @@ const kv_foreign kv_foreign_table[] = {
 
     /* server */
     {"--path", "LLAMA_ARG_STATIC_PATH", NULL, NULL, REFUSE, "needs serving files, which kvasir does not do"},
-    {"--ui,--webui,--no-ui,--no-webui", "LLAMA_ARG_UI", NULL, NULL, IGNORE_FLAG, UI},
     {"--ui-config,--webui-config", "LLAMA_ARG_UI_CONFIG", NULL, NULL, IGNORE_VALUE, UI},
     {"--ui-config-file,--webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE", NULL, NULL, IGNORE_VALUE, UI},
     {"--ui-mcp-proxy,--webui-mcp-proxy,--no-ui-mcp-proxy,--no-webui-mcp-proxy", "LLAMA_ARG_UI_MCP_PROXY", NULL,

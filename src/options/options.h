@@ -110,7 +110,7 @@ typedef struct kv_options {
     int64_t sse_ping_interval; /* seconds, -1 = off */
     double stop_timeout;       /* seconds */
     int64_t max_body_mib, max_headers_kib, max_connections, idle_timeout;
-    bool slots_endpoint, metrics_endpoint, props_endpoint;
+    bool ui, slots_endpoint, metrics_endpoint, props_endpoint;
     char *slot_save_path; /* directory of slot files; NULL = none */
     bool embeddings, reranking, spm_infill;
     char *pooling; /* none, mean, cls, last, rank; NULL = the model's */

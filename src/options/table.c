@@ -351,6 +351,8 @@ const kv_opt kv_opt_table[] = {
     {"--slot-save-path", NULL, NULL, OPT_TEXT, GROUP_SERVER, 0, AT(slot_save_path), .hint = "DIR",
      .help = "let POST /slots/N?action=save and restore write and read files there; a file names a conversation, its "
              "state stays in the cache"},
+    {"--ui,--webui", "--no-ui,--no-webui", "LLAMA_ARG_UI", OPT_BOOL, GROUP_SERVER, 0, AT(ui),
+     .help = "answer GET / with the status page"},
     {"--metrics", "--no-metrics", "LLAMA_ARG_ENDPOINT_METRICS", OPT_BOOL, GROUP_SERVER, 0, AT(metrics_endpoint),
      .help = "answer GET /metrics"},
     {"--props", "--no-props", "LLAMA_ARG_ENDPOINT_PROPS", OPT_BOOL, GROUP_SERVER, 0, AT(props_endpoint),
@@ -472,6 +474,7 @@ void kv_options_defaults(kv_options *o) {
         .idle_timeout = 300,
         .embd_normalize = 2,
         .slots_endpoint = true,
+        .ui = true,
         .metrics_endpoint = true,
         .responses_max_age = 30 * 86400,
         .responses_max_size = 1ll << 30,

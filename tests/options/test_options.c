@@ -377,7 +377,7 @@ static void test_config_file(void **state) {
     char path[64], line[128];
     write_file(path, "# comment\r\n\n  ctx-size=512   # behind a blank\r\nalias = a#b\nchat-template = \"{{ x "
                      "}}\\n\\\"q\\\" # in\"  # out\n"
-                     "no-mmap = yes\nmodel = with space.gguf\nmetrics=off\nwebui = on\nn_predict = 3\ntemp = 0.5");
+                     "no-mmap = yes\nmodel = with space.gguf\nmetrics=off\nctx-checkpoints = 8\nwebui = off\nn_predict = 3\ntemp = 0.5");
     snprintf(line, sizeof line, "--config=%s", path);
     parsed p = parse(line, NULL);
     unlink(path);
@@ -388,9 +388,10 @@ static void test_config_file(void **state) {
     assert_false(p.o.mmap);
     assert_string_equal(p.o.model, "with space.gguf");
     assert_false(p.o.metrics_endpoint);
+    assert_false(p.o.ui);
     assert_int_equal(p.o.n_predict, 3);
     assert_true(p.o.sampling.temperature == 0.5f);
-    assert_has(kv_buf_str(&p.warnings), "webui is ignored");
+    assert_has(kv_buf_str(&p.warnings), "ctx-checkpoints is ignored");
     done(&p);
 }
 
@@ -492,13 +493,13 @@ static void test_refused_options(void **state) {
 static void test_accepted_options(void **state) {
     (void)state;
     parsed p =
-        parse("--no-webui --log-colors on --cache-reuse 256 --cache-reuse 128 --ctx-checkpoints 8 -nocb --poll 50 "
+        parse("--ui-config x --log-colors on --cache-reuse 256 --cache-reuse 128 --ctx-checkpoints 8 -nocb --poll 50 "
               "--swa-full -c 512",
               NULL);
     if (p.status != KV_OK) fail_msg("%s", p.err.message);
     assert_int_equal(p.o.n_ctx, 512);
     const char *w = kv_buf_str(&p.warnings);
-    assert_has(w, "--no-webui is ignored");
+    assert_has(w, "--ui-config is ignored");
     assert_has(w, "--log-colors is ignored");
     assert_has(w, "--ctx-checkpoints is ignored");
     assert_has(w, "-nocb is ignored");
@@ -649,7 +650,7 @@ static void test_check(void **state) {
         {"-m a -fa on -ctv q8_0", KV_OK, ""},
         {"-m a -ctv q8_0", KV_OK, ""},
         {"-m a -fa off -ctk q8_0 -ctv bf16", KV_OK, ""},
-        {"-m a -c 1024 -np 8", KV_INVALID, "leaves 128 tokens each"},
+        {"-m a -c 1024 -np 8", KV_OK, ""}, /* rounded up to 256 tokens each */
         {"-m a -c 1024 -np 8 -kvu", KV_OK, ""},
         {"-m a --grammar x --json-schema {}", KV_INVALID, "exclude each other"},
         {"-m a --api-prefix llm", KV_INVALID, "begins with '/'"},

@@ -43,7 +43,8 @@ kv_status kv_serve_health(void *app, kv_http_request *req, kv_http_response *res
 
 /* The page is there while the model loads, too, and waits for it. */
 kv_status kv_serve_page(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    (void)app, (void)req, (void)err;
+    (void)req;
+    if (!((const kv_app *)app)->opt->ui) return kv_fail(err, KV_NOT_FOUND, "the status page is off (--no-ui)");
     size_t n;
     const char *page = kv_ui_page(&n);
     kv_buf_add(&res->body, page, n);
