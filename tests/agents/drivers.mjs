@@ -107,7 +107,7 @@ wire_api = "responses"
     api: 'OpenAI chat',
     route: '/v1/chat/completions',
     mark: 'Act as an expert software developer',
-    rewrites: true, // what was said stands elsewhere in the next prompt, behind its own examples
+    rewrites: true, // what the repository has stands before what was said, its rules behind the question
     env: (url) => ({ OPENAI_API_BASE: `${url}/v1`, OPENAI_API_KEY: 'unused' }),
     first: (task) => ['aider', ...aiderOptions, '--message', task],
     more: (task) => ['aider', ...aiderOptions, '--restore-chat-history', '--message', task],
