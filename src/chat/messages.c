@@ -5,6 +5,9 @@
 
 #include "chat/schema.h"
 
+/* Bytes. OpenAI's limit is 64; the engine names rules of grammars after tools with a regular expression that recurses. */
+#define MAX_TOOL_NAME 1024
+
 /* Where we are in the request, for errors: "messages[3].content[1]". Long paths are cut, never overrun. */
 typedef struct place {
     char path[96];
@@ -268,6 +271,8 @@ static kv_status check_parameters(json_t **out, const json_t *function, const pl
     if (parameters && !json_is_object(parameters))
         return kv_fail_field(err, p.path, "'%s' must be a JSON schema object", p.path);
     if (strict && json_object_size(parameters) > 0) return kv_chat_schema(out, parameters, p.path, true, err);
+    kv_status st = kv_chat_schema_names(parameters, p.path, err);
+    if (st != KV_OK) return st;
     *out = parameters ? json_incref(parameters) : json_object();
     return KV_OK;
 }
@@ -286,6 +291,11 @@ static kv_status check_tool(json_t *out, const json_t *tool, const place *at, kv
     if (json_string_length(name) == 0) {
         place p = at_member(&inside, "name");
         return kv_fail_field(err, p.path, "'%s' must not be empty", p.path);
+    }
+    if (json_string_length(name) > MAX_TOOL_NAME) {
+        place p = at_member(&inside, "name");
+        return kv_fail_field(err, p.path, "'%s' has %zu bytes; at most %d are possible", p.path,
+                             json_string_length(name), MAX_TOOL_NAME);
     }
     st = check_parameters(&parameters, function, &inside, err);
     if (st != KV_OK) return st;

@@ -7,8 +7,10 @@
 
 #include "chat/pattern.h"
 
-#define MAX_COUNT     2000 /* repetitions that a grammar counts; the engine reads more as "any number" */
-#define MAX_DEPTH     300  /* nodes inside each other, references followed: the converter recurses as we do */
+#define MAX_COUNT     2000  /* repetitions that a grammar counts; the engine reads more as "any number" */
+#define MAX_NODES     20000 /* schemas in one; each is looked up among those before it */
+#define MAX_NAME      1024  /* bytes; the converter's regular expressions recurse once for each character of a name */
+#define MAX_DEPTH     300   /* nodes inside each other, references followed: the converter recurses as we do */
 #define ROOT_COPY     "kvasir-root"
 #define ROOT_COPY_REF "#/$defs/" ROOT_COPY
 
@@ -598,6 +600,8 @@ static kv_status walk_node(walk *w, json_t *s, const place *at) {
     if (!json_is_object(s)) return kv_fail_field(w->err, at->path, "%s: a schema must be an object", at->path);
     for (size_t i = 0; i < w->n_seen; i++)
         if (w->seen[i] == s) return KV_OK;
+    if (w->n_seen == MAX_NODES)
+        return kv_fail_field(w->err, at->path, "%s: the schema has more than %d schemas in it", at->path, MAX_NODES);
     if (w->depth == MAX_DEPTH)
         return kv_fail_field(w->err, at->path, "%s: more than %d schemas inside each other", at->path, MAX_DEPTH);
     if (w->n_seen == w->cap_seen) {
@@ -611,8 +615,32 @@ static kv_status walk_node(walk *w, json_t *s, const place *at) {
     return st;
 }
 
+kv_status kv_chat_schema_names(const json_t *schema, const char *path, kv_error *err) {
+    const char *name, *ref = json_string_value(json_object_get(schema, "$ref"));
+    json_t *value;
+    size_t i;
+    kv_status st = KV_OK;
+    if (ref && strlen(ref) > MAX_NAME)
+        return kv_fail_field(err, path, "%s: a '$ref' has %zu bytes; at most %d are possible", path, strlen(ref),
+                             MAX_NAME);
+    json_object_foreach((json_t *)schema, name, value) {
+        if (strlen(name) > MAX_NAME)
+            return kv_fail_field(err, path, "%s: a name, \"%.40s…\", has %zu bytes; at most %d are possible", path,
+                                 name, strlen(name), MAX_NAME);
+        st = kv_chat_schema_names(value, path, err);
+        if (st != KV_OK) return st;
+    }
+    json_array_foreach(schema, i, value) {
+        st = kv_chat_schema_names(value, path, err);
+        if (st != KV_OK) return st;
+    }
+    return KV_OK;
+}
+
 kv_status kv_chat_schema(json_t **out, const json_t *schema, const char *path, bool strict, kv_error *err) {
     *out = NULL;
+    kv_status named = kv_chat_schema_names(schema, path, err);
+    if (named != KV_OK) return named;
     walk w = {.original = schema, .root = json_deep_copy(schema), .base = path, .strict = strict, .err = err};
     place at = {{0}};
     snprintf(at.path, sizeof at.path, "%.90s", path);

@@ -169,7 +169,9 @@ static inline const kv_model_info *kv_model_get_info(const kv_model *m) {
     return &m->info;
 }
 /* Appends to `out`. add_special: BOS/EOS as the vocabulary wants; parse_special: "<|im_start|>" in the text becomes
- * its one token. Text of any bytes is taken. */
+ * its one token. Text of any bytes is taken. KV_INVALID: more than KV_MODEL_LONGEST_RUN bytes stand in a row without a
+ * blank, or are all blanks: the engine's splitters recurse on them. */
+#define KV_MODEL_LONGEST_RUN (1 << 20)
 static inline kv_status kv_model_tokenize(kv_tokens *out, const kv_model *m, const char *text, size_t n,
                                           bool add_special, bool parse_special, kv_error *err) {
     return m->ops->tokenize(out, m, text, n, add_special, parse_special, err);

@@ -8,6 +8,8 @@
  *   NaN biases, unbounded history lengths                                  check_sampling
  *   a row without logits                                                   sampler_sample
  *   grammars that recurse without end in its parser                        gbnf.c
+ *   texts on which its regular expressions recurse to the stack's end      tokenize in model_llama.c, max_words here,
+ *                                                                          names in schemas: chat/schema.c
  *   messages or tools of a wrong shape                                     chat_inputs
  */
 #define _Noreturn __attribute__((noreturn)) /* C's spelling, used by base/error.h */
@@ -677,6 +679,9 @@ void kv_chat_stream_free(kv_chat_stream *s) {
 
 namespace {
 
+/* Bytes of a text that a request gives beside its prompt, and that is tokenised. See tokenize in model_llama.c. */
+constexpr size_t max_words = 4096;
+
 /* Longest history a penalty looks at, in tokens: it is allocated in full, and a request may ask for 2^31. */
 constexpr int32_t max_history = 1 << 20;
 
@@ -808,6 +813,9 @@ kv_status check_sampling(const kv_sampling *s, const llama_vocab *vocab, kv_erro
         if (std::isnan(b.bias) || (std::isinf(b.bias) && b.bias > 0))
             return kv_fail_field(err, "logit_bias", "the bias of token %d is neither a number nor a ban", b.token);
     }
+    if (s->reasoning_budget_message && std::strlen(s->reasoning_budget_message) > max_words)
+        return kv_fail_field(err, "reasoning_budget_message", "reasoning_budget_message has more than %zu bytes",
+                             max_words);
     if (s->dry_breakers && s->n_dry_breakers == 0)
         return kv_fail_field(err, "dry_sequence_breakers", "dry_sequence_breakers is an empty list");
     for (int i = 0; s->dry_breakers && i < s->n_dry_breakers; i++)
@@ -904,6 +912,7 @@ struct token_check {
 };
 
 bool names_one_token(void *ctx, const char *text, size_t n) {
+    if (n > max_words) return false;
     try {
         return common_tokenize(static_cast<token_check *>(ctx)->vocab, std::string(text, n), false, true).size() == 1;
     } catch (const std::exception &) {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,9 +197,71 @@ static kv_status plan_load(load_plan *plan, const kv_model_params *p, kv_error *
 
 /* ── text and tokens ───────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* Many vocabularies are split by std::regex, which calls itself once for each character that a repetition takes: 200 to
+ * 420 bytes of stack each, as measured with libstdc++ 12. No expression of the engine's has blanks and others in one
+ * repetition, so the longest run of either bounds the depth, and with it the stack that is needed. */
+#define STACK_A_BYTE 1024
+#define RUN_HERE     4096                 /* bytes; takes half of the 8 MiB that threads have here */
+#define RUN_MOST     KV_MODEL_LONGEST_RUN /* on a stack of 1 GiB, of which only what is used takes memory */
+
+static bool is_blank(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static size_t longest_run(const char *text, size_t n) {
+    size_t longest = 0, from = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0 && is_blank(text[i]) != is_blank(text[i - 1])) from = i;
+        if (i - from + 1 > longest) longest = i - from + 1;
+    }
+    return longest;
+}
+
+typedef struct tokenizing {
+    kv_tokens *out;
+    const struct llama_model *model;
+    const char *text;
+    size_t n;
+    bool add_special, parse_special;
+    kv_error *err;
+    kv_status status;
+} tokenizing;
+
+static void *tokenize_there(void *arg) {
+    tokenizing *t = arg;
+    t->status = kv_border_tokenize(t->out, t->model, t->text, t->n, t->add_special, t->parse_special, t->err);
+    return NULL;
+}
+
+/* One at a time: each may use up its stack. */
+static kv_status tokenize_on_large_stack(tokenizing *t, size_t bytes) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_mutex_lock(&mutex);
+    errno = pthread_attr_init(&attr);
+    bool made = errno == 0;
+    if (errno == 0) errno = pthread_attr_setstacksize(&attr, bytes);
+    if (errno == 0) errno = pthread_create(&thread, &attr, tokenize_there, t);
+    if (errno == 0) pthread_join(thread, NULL);
+    else t->status = kv_fail_errno(t->err, "make a stack of %zu MiB to tokenise a text on", bytes >> 20);
+    if (made) pthread_attr_destroy(&attr);
+    pthread_mutex_unlock(&mutex);
+    return t->status;
+}
+
 static kv_status tokenize(kv_tokens *out, const kv_model *m, const char *text, size_t n, bool add_special,
                           bool parse_special, kv_error *err) {
-    return kv_border_tokenize(out, self_const(m)->model, text, n, add_special, parse_special, err);
+    tokenizing t = {out, self_const(m)->model, text, n, add_special, parse_special, err, KV_OK};
+    size_t run = longest_run(text, n);
+    if (run > RUN_MOST)
+        return kv_fail(err, KV_INVALID,
+                       "the text has %zu bytes in a row without a blank, or of blanks alone; at most %d can be "
+                       "tokenised",
+                       run, RUN_MOST);
+    if (run > RUN_HERE) return tokenize_on_large_stack(&t, (run + RUN_HERE) * STACK_A_BYTE);
+    tokenize_there(&t);
+    return t.status;
 }
 
 static void piece(kv_buf *out, const kv_model *m, kv_token token, bool special) {
