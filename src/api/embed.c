@@ -135,3 +135,9 @@ void kv_embed_normalise(float *row, size_t n, int how) {
     double factor = sum > 0 ? 1 / sum : 0;
     for (size_t i = 0; i < n; i++) row[i] = (float)(row[i] * factor);
 }
+
+json_t *kv_embed_json(const float *row, size_t n) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_real((double)row[i]));
+    return list;
+}

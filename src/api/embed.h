@@ -12,6 +12,7 @@
 #define KV_API_EMBED_H
 
 #include "api/app.h"
+#include "base/json.h"
 #include "engine/embedder.h"
 
 typedef struct kv_embed kv_embed;
@@ -32,5 +33,7 @@ kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n,
 /* In place, as llama-server: -1 nothing, 0 largest number to 32760, 1 by the sum of sizes, 2 to length 1, p by the
  * p-norm. A row of zeros stays. */
 void kv_embed_normalise(float *row, size_t n, int how);
+/* A row as an array of numbers; a new value. */
+json_t *kv_embed_json(const float *row, size_t n);
 
 #endif

@@ -41,15 +41,13 @@ void kv_api_error_body(kv_buf *out, const kv_error *err) {
     int http = kv_status_http(err->status);
     json_t *e = json_object(), *body = json_object();
     json_object_set_new(e, "code", code_of(err));
-    json_object_set_new(e, "message", kv_json_text(err->message, strlen(err->message)));
+    json_object_set_new(e, "message", kv_json_text0(err->message));
     json_object_set_new(e, "type", json_string(kv_status_type(err->status)));
-    if (http < 500)
-        json_object_set_new(e, "param", err->field[0] ? kv_json_text(err->field, strlen(err->field)) : json_null());
+    if (http < 500) json_object_set_new(e, "param", err->field[0] ? kv_json_text0(err->field) : json_null());
     if (err->status == KV_CONTEXT_FULL) {
         json_object_set_new(e, "n_prompt_tokens", json_integer(err->n_prompt_tokens));
         json_object_set_new(e, "n_ctx", json_integer(err->n_ctx));
     }
     json_object_set_new(body, "error", e);
-    kv_json_dump(out, body);
-    json_decref(body);
+    kv_json_dump_new(out, body);
 }

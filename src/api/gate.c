@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/app.h"
+#include "api/body.h"
 #include "api/stream.h"
 #include "base/clock.h"
 #include "base/json.h"
@@ -325,12 +326,10 @@ static bool next_inside(void *ctx, kv_http_request *req, kv_buf *out) {
 
 /* What of the body matters before there is a model. KV_INVALID for what is no JSON, which need not wake anybody. */
 static kv_status read_wishes(passage *p, bool *stream, const kv_http_request *req, kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    json_t *body = NULL;
+    json_t *body;
     int64_t ping = p->app->opt->sse_ping_interval;
     if (strcmp(kv_http_method(req), "POST") != 0) return KV_OK; /* without a body */
-    kv_status st = kv_json_parse(&body, text, n, err);
+    kv_status st = kv_body_read(&body, req, err);
     if (st != KV_OK) return st;
     *stream = json_is_true(kv_json_get(body, "stream"));
     kv_json_as_int(&ping, kv_json_get(body, "sse_ping_interval"), -1, INT_MAX / 1000);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/account.h"
+#include "api/body.h"
 #include "api/errors.h"
 #include "api/scope.h"
 #include "api/shapes.h"
@@ -295,9 +296,7 @@ kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_
     kv_account_record(j);
     if (st == KV_OK) {
         tell_header(res, j);
-        json_t *body = j->dialect->body(j);
-        kv_json_dump(&res->body, body);
-        json_decref(body);
+        kv_json_dump_new(&res->body, j->dialect->body(j));
     }
     kv_job_free(j);
     return st;
@@ -309,10 +308,7 @@ kv_status kv_job_serve_prompt(const kv_app *app, kv_http_request *req, kv_http_r
     if (st != KV_OK) return st;
     kv_job *j = kv_job_new(app, dialect);
     json_t *body;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    st = kv_json_parse(&body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(body, app, err);
+    st = kv_body_read_for_model(&body, req, app, err);
     if (st == KV_OK) st = kv_params_parse(&j->params, body, api, app, err);
     if (st == KV_OK) st = kv_prompts_parse(&j->prompts, app->model, json_object_get(body, "prompt"), err);
     json_decref(body);

@@ -18,7 +18,7 @@ static json_t *number(float f) {
 
 static json_t *texts(const char *const *list, int n) {
     json_t *out = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(out, kv_json_text(list[i], strlen(list[i])));
+    for (int i = 0; i < n; i++) json_array_append_new(out, kv_json_text0(list[i]));
     return out;
 }
 
@@ -89,7 +89,7 @@ static void add_lists(json_t *o, const kv_params *p) {
                         s->dry_breakers ? texts(s->dry_breakers, s->n_dry_breakers) : texts(breakers, 4));
     json_object_set_new(o, "stop", texts((const char *const *)p->stops, p->n_stops));
     json_object_set_new(o, "logit_bias", bias_list(s));
-    json_object_set_new(o, "grammar", p->grammar ? kv_json_text(p->grammar, strlen(p->grammar)) : json_string(""));
+    json_object_set_new(o, "grammar", kv_json_text0(p->grammar));
     json_object_set_new(o, "grammar_lazy", json_false());
     json_object_set_new(o, "grammar_triggers", json_array());
     json_object_set_new(o, "preserved_tokens", json_array());

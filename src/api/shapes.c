@@ -126,8 +126,8 @@ json_t *kv_shape_completion(const kv_job *j, const char *object, json_t *choices
     char fingerprint[64];
     kv_shape_fingerprint(fingerprint, sizeof fingerprint, j->app);
     return json_pack("{s:o, s:I, s:o, s:s, s:s, s:s}", "choices", choices, "created", (json_int_t)j->created, "model",
-                     kv_json_text(j->app->model_name, strlen(j->app->model_name)), "system_fingerprint", fingerprint,
-                     "object", object, "id", j->id);
+                     kv_json_text0(j->app->model_name), "system_fingerprint", fingerprint, "object", object, "id",
+                     j->id);
 }
 
 const char *kv_shape_finish(const kv_choice *c) {

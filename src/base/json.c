@@ -196,6 +196,10 @@ json_t *kv_json_text(const char *s, size_t n) {
     return v;
 }
 
+json_t *kv_json_text0(const char *s) {
+    return kv_json_text(s ? s : "", s ? strlen(s) : 0);
+}
+
 static int add_chunk(const char *bytes, size_t n, void *out) {
     kv_buf_add(out, bytes, n);
     return 0;
@@ -205,8 +209,11 @@ void kv_json_dump(kv_buf *out, const json_t *value) {
     KV_CHECK(json_dump_callback(value, add_chunk, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0);
 }
 
+void kv_json_dump_new(kv_buf *out, json_t *value) {
+    kv_json_dump(out, value);
+    json_decref(value);
+}
+
 void kv_json_quote(kv_buf *out, const char *s, size_t n) {
-    json_t *v = kv_json_text(s, n);
-    kv_json_dump(out, v);
-    json_decref(v);
+    kv_json_dump_new(out, kv_json_text(s, n));
 }

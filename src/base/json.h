@@ -39,8 +39,12 @@ bool kv_json_as_int(int64_t *out, const json_t *value, int64_t min, int64_t max)
 void kv_json_quote(kv_buf *out, const char *s, size_t n);
 /* A new json string from n bytes of any content; invalid UTF-8 becomes U+FFFD. Never NULL. */
 json_t *kv_json_text(const char *s, size_t n);
+/* The same of a text that ends with a NUL; NULL is an empty one. */
+json_t *kv_json_text0(const char *s);
 /* Appends the compact text of `value`. Real numbers keep 17 significant digits at most. */
 void kv_json_dump(kv_buf *out, const json_t *value);
+/* The same; takes the reference of `value`. */
+void kv_json_dump_new(kv_buf *out, json_t *value);
 
 /* Length of the longest prefix of s that ends on a UTF-8 character boundary: what can be sent now. A trailing
  * incomplete character (at most 3 bytes) is left for the next call; invalid bytes count as complete. */

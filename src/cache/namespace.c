@@ -117,10 +117,6 @@ kv_hash kv_namespace_root(kv_hash base, const char *scope) {
 
 /* ── about.json ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static json_t *json_text(const char *s) {
-    return kv_json_text0(s);
-}
-
 /* Names have no ':'; a divided scope is "<length>:<name><length>:…", its first name being the key's. NULL: neither. */
 static json_t *scope_name(const char *scope, bool *divided) {
     const char *name = scope;
@@ -151,10 +147,11 @@ void kv_namespace_about(kv_buf *out, const kv_namespace *ns, const char *scope) 
     scope_hash(scope_hex, scope);
     json_t *root = json_object(), *parts = json_object(), *name = scope_name(scope, &divided);
     KV_CHECK(root && parts);
-    for (int i = 0; i < ns->n_parts; i++) json_object_set_new(parts, ns->part[i].name, json_text(ns->part[i].value));
+    for (int i = 0; i < ns->n_parts; i++)
+        json_object_set_new(parts, ns->part[i].name, kv_json_text0(ns->part[i].value));
     json_object_set_new(root, "format", json_integer(ABOUT_FORMAT));
-    json_object_set_new(root, "model", json_text(ns->model));
-    json_object_set_new(root, "engine", json_text(ns->engine));
+    json_object_set_new(root, "model", kv_json_text0(ns->model));
+    json_object_set_new(root, "engine", kv_json_text0(ns->engine));
     json_object_set_new(root, "namespace", json_string(base_hex));
     json_object_set_new(root, "parts", parts);
     json_object_set_new(root, "scope", name);

@@ -8,8 +8,8 @@
 #include "cli/cache_tool.h"
 #include "cli/cli.h"
 #include "cli/doctor_tool.h"
-#include "cli/load.h"
 #include "cli/find_model.h"
+#include "cli/load.h"
 #include "engine/llama_lib.h"
 #include "options/table.h"
 
@@ -42,7 +42,7 @@ void kv_doctor_find(kv_doctor_tool *t, kv_verdict verdict, const char *check, co
     json_t *o = json_object();
     json_object_set_new(o, "level", json_string(verdict_names[verdict]));
     json_object_set_new(o, "check", json_string(check));
-    json_object_set_new(o, "text", kv_json_text(raw, strlen(raw)));
+    json_object_set_new(o, "text", kv_json_text0(raw));
     if (advice) json_object_set_new(o, "advice", json_string(advice));
     if (values) json_object_set_new(o, "values", values);
     json_array_append_new(t->findings, o);

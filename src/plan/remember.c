@@ -57,7 +57,7 @@ kv_status kv_remember_put(const char *state_dir, const char *key, json_t *value,
     json_t *old = load_entries(state_dir), *entries = json_array(), *entry, *root = json_object();
     size_t i;
     entry = json_object();
-    json_object_set_new(entry, "key", kv_json_text(key, strlen(key)));
+    json_object_set_new(entry, "key", kv_json_text0(key));
     json_object_set_new(entry, "at", json_integer(kv_wall_seconds()));
     json_object_set_new(entry, "value", value);
     json_array_append_new(entries, entry);

@@ -355,7 +355,7 @@ static void keep(const kv_tuning *out, const tuner *t, const char *key) {
     json_object_set_new(value, "flash_attn", json_boolean(out->flash_attn));
     json_object_set_new(value, "measured", json_boolean(out->measured));
     json_object_set_new(value, "chunk", json_integer(out->chunk));
-    json_object_set_new(value, "reason", kv_json_text(out->reason, strlen(out->reason)));
+    json_object_set_new(value, "reason", kv_json_text0(out->reason));
     if (kv_remember_put(t->ask->state_dir, key, value, &err) != KV_OK)
         KV_WARN("what was measured cannot be remembered, the next start measures again: %s", err.message);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "api/account.h"
+#include "api/body.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/scope.h"
@@ -23,11 +24,6 @@ static kv_status require_admin(const kv_http_request *req, kv_error *err) {
     return kv_fail(err, KV_FORBIDDEN,
                    "this path takes a key that the key file (--api-key-file) marks as admin; without any keys it "
                    "answers to clients on the same machine only");
-}
-
-static void answer(kv_http_response *res, json_t *o) {
-    kv_json_dump(&res->body, o);
-    json_decref(o);
 }
 
 static json_t *number(uint64_t n) {
@@ -87,7 +83,7 @@ kv_status kv_serve_cache(void *ctx, kv_http_request *req, kv_http_response *res,
     } else {
         kv_asleep_get_metrics(&in, &stats, app->asleep);
     }
-    answer(res, in.cache ? stats_json(&stats) : json_pack("{s:b}", "enabled", 0));
+    kv_json_dump_new(&res->body, in.cache ? stats_json(&stats) : json_pack("{s:b}", "enabled", 0));
     return KV_OK;
 }
 
@@ -118,11 +114,8 @@ static kv_status read_chat(question *q, const kv_app *app, const json_t *body, k
 
 static kv_status read_question(question *q, const kv_app *app, const kv_http_request *req, kv_error *err) {
     json_t *body = NULL;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    kv_status st = kv_json_parse(&body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(body, app, err);
-    if (st != KV_OK) goto done;
+    kv_status st = kv_body_read_for_model(&body, req, app, err);
+    if (st != KV_OK) return st;
     if (kv_json_get(body, "messages")) {
         st = read_chat(q, app, body, err);
     } else {
@@ -132,7 +125,6 @@ static kv_status read_question(question *q, const kv_app *app, const kv_http_req
     if (st == KV_OK && q->prompts.n != 1) st = kv_fail_field(err, "prompt", "'prompt' must be one prompt here");
     if (st == KV_OK && q->prompts.list[0].len == 0) st = kv_fail_field(err, "prompt", "'prompt' must not be empty");
     if (st == KV_OK) st = kv_scope_of(&q->scope, req, q->params.cache_salt, err);
-done:
     json_decref(body);
     return st;
 }
@@ -170,9 +162,10 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
         const kv_tokens *prompt = &q.prompts.list[0];
         kv_account a = {0};
         kv_account_set_miss(&a, found.miss, found.miss_position, found.elsewhere);
-        answer(res, json_pack("{s:I, s:i, s:i, s:I, s:o}", "prompt_tokens", (json_int_t)prompt->len, "matched",
-                              (int)found.n_match, "resumable", (int)found.position, "bytes", (json_int_t)found.bytes,
-                              "miss", kv_account_miss(app->model, prompt, &a)));
+        kv_json_dump_new(&res->body,
+                         json_pack("{s:I, s:i, s:i, s:I, s:o}", "prompt_tokens", (json_int_t)prompt->len, "matched",
+                                   (int)found.n_match, "resumable", (int)found.position, "bytes",
+                                   (json_int_t)found.bytes, "miss", kv_account_miss(app->model, prompt, &a)));
     }
     free_question(&q);
     return st;
@@ -208,8 +201,8 @@ kv_status kv_serve_erase_cache(void *ctx, kv_http_request *req, kv_http_response
     uint64_t records = app->cache ? kv_cache_erase(app->cache, scope, err) : 0;
     uint64_t responses = app->responses ? kv_stored_erase(app->responses, scope) : 0;
     free(scope);
-    answer(res,
-           json_pack("{s:I, s:I}", "erased_records", (json_int_t)records, "erased_responses", (json_int_t)responses));
+    kv_json_dump_new(&res->body, json_pack("{s:I, s:I}", "erased_records", (json_int_t)records, "erased_responses",
+                                           (json_int_t)responses));
     return KV_OK;
 }
 
@@ -237,8 +230,8 @@ kv_status kv_serve_why(void *ctx, kv_http_request *req, kv_http_response *res, k
                           (int)(a->engine + a->ram + a->disk + a->computed), "cached", "engine", (int)a->engine, "ram",
                           (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms", a->restore_ms,
                           "prefill_ms", a->prefill_ms);
-    if (m.text) json_object_set_new(o, "text", kv_json_text(m.text, strlen(m.text)));
-    answer(res, o);
+    if (m.text) json_object_set_new(o, "text", kv_json_text0(m.text));
+    kv_json_dump_new(&res->body, o);
     kv_buf_free(&why);
     free(m.text);
     return KV_OK;

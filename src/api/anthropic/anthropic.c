@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "api/account.h"
+#include "api/body.h"
 #include "api/chat_answer.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
@@ -51,15 +52,14 @@ static json_t *error_value(const kv_error *err, const char *request_id) {
     if (err->status == KV_CONTEXT_FULL && err->n_ctx > 0) /* the words that agents look for before they compact */
         message = json_sprintf("prompt is too long: %lld tokens > %lld maximum", (long long)err->n_prompt_tokens,
                                (long long)err->n_ctx - 1); /* one is for the answer */
-    if (!message) message = kv_json_text(err->message, strlen(err->message));
+    if (!message) message = kv_json_text0(err->message);
     return json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "error", "error", "type", error_type(err->status), "message",
-                     message, "request_id", request_id ? kv_json_text(request_id, strlen(request_id)) : json_null());
+                     message, "request_id", request_id ? kv_json_text0(request_id) : json_null());
 }
 
 void kv_anthropic_error_body(kv_buf *out, const kv_error *err) {
     json_t *body = error_value(err, err->request_id);
-    kv_json_dump(out, body);
-    json_decref(body);
+    kv_json_dump_new(out, body);
 }
 
 /* ── usage ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -115,7 +115,7 @@ static const char *stop_reason(const kv_job *j, const kv_choice *c) {
 static void add_stop(json_t *to, const kv_job *j, const kv_choice *c) {
     const char *word = own_stop(j, c);
     json_object_set_new(to, "stop_reason", json_string(stop_reason(j, c)));
-    json_object_set_new(to, "stop_sequence", word ? kv_json_text(word, strlen(word)) : json_null());
+    json_object_set_new(to, "stop_sequence", word ? kv_json_text0(word) : json_null());
     json_object_set_new(to, "stop_details", json_null());
 }
 
@@ -146,8 +146,8 @@ static json_t *tool_block(const json_t *call, json_t *input) {
 
 static json_t *message(const kv_job *j, json_t *content) {
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:n, s:n, s:n, s:n, s:n}", "id", j->id, "type", "message", "role",
-                     "assistant", "model", kv_json_text(j->app->model_name, strlen(j->app->model_name)), "content",
-                     content, "stop_reason", "stop_sequence", "stop_details", "container", "diagnostics");
+                     "assistant", "model", kv_json_text0(j->app->model_name), "content", content, "stop_reason",
+                     "stop_sequence", "stop_details", "container", "diagnostics");
 }
 
 static void add_edits(json_t *to, const kv_job *j) {
@@ -397,9 +397,7 @@ static void rename_field(kv_error *err, const json_t *asked) {
 
 static kv_status read_request(json_t **asked, kv_anthropic *a, kv_http_request *req, bool count_only, const kv_app *app,
                               kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    kv_status st = kv_json_parse(asked, text, n, err);
+    kv_status st = kv_body_read(asked, req, err);
     return st == KV_OK ? kv_anthropic_read(a, *asked, count_only, app, err) : st;
 }
 
@@ -439,8 +437,7 @@ static kv_status serve_count(void *app, kv_http_request *req, kv_http_response *
         if (a.wants_edits)
             json_object_set_new(o, "context_management",
                                 json_pack("{s:I}", "original_input_tokens", (json_int_t)n_tokens));
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+        kv_json_dump_new(&res->body, o);
     }
     kv_anthropic_free(&a);
     json_decref(asked);

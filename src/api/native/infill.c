@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "api/body.h"
 #include "api/endpoints.h"
 #include "api/native/native.h"
 
@@ -143,8 +144,6 @@ kv_status kv_serve_infill(void *ctx, kv_http_request *req, kv_http_response *res
     if (st != KV_OK) return st;
     kv_job *j = kv_job_new(app, &kv_native_dialect);
     json_t *body;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
     const kv_infill_limits limits = {
         .n_batch = app->opt->n_batch > 0 ? (int32_t)app->opt->n_batch : DEFAULT_BATCH,
         .n_predict = (int32_t)app->opt->n_predict,
@@ -152,8 +151,7 @@ kv_status kv_serve_infill(void *ctx, kv_http_request *req, kv_http_response *res
         .suffix_first = app->opt->spm_infill,
     };
     j->prompts = (kv_prompts){.list = kv_alloc(sizeof *j->prompts.list), .n = 1};
-    st = kv_json_parse(&body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(body, app, err);
+    st = kv_body_read_for_model(&body, req, app, err);
     if (st == KV_OK) st = kv_infill_prompt(&j->prompts.list[0], app->model, body, &limits, err);
     if (st == KV_OK) st = kv_params_parse(&j->params, body, KV_API_NATIVE, app, err);
     json_decref(body);

@@ -6,14 +6,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "api/body.h"
 #include "api/endpoints.h"
 #include "api/native/lora.h"
-
-static json_t *text(const char *s) {
-    return kv_json_text(s, strlen(s));
-}
 
 kv_status kv_serve_loras(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     (void)req;
@@ -24,12 +20,11 @@ kv_status kv_serve_loras(void *ctx, kv_http_request *req, kv_http_response *res,
     json_t *list = json_array();
     for (int i = 0; i < m->n_loras; i++) {
         const kv_lora_info *l = &m->loras[i];
-        json_array_append_new(list, json_pack("{s:i, s:o, s:f, s:o, s:o}", "id", i, "path", text(l->path), "scale",
-                                              (double)l->scale, "task_name", text(l->task_name), "prompt_prefix",
-                                              text(l->prompt_prefix)));
+        json_array_append_new(list, json_pack("{s:i, s:o, s:f, s:o, s:o}", "id", i, "path", kv_json_text0(l->path),
+                                              "scale", (double)l->scale, "task_name", kv_json_text0(l->task_name),
+                                              "prompt_prefix", kv_json_text0(l->prompt_prefix)));
     }
-    kv_json_dump(&res->body, list);
-    json_decref(list);
+    kv_json_dump_new(&res->body, list);
     return KV_OK;
 }
 
@@ -78,10 +73,8 @@ kv_status kv_lora_check(const json_t *list, const char *field, const kv_model_in
 kv_status kv_serve_set_loras(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     const kv_app *app = ctx;
     json_t *body = NULL;
-    size_t n;
-    const char *json = kv_http_body(req, &n);
     kv_status st = kv_app_require_ready(app, err);
-    if (st == KV_OK) st = kv_json_parse(&body, json, n, err);
+    if (st == KV_OK) st = kv_body_read(&body, req, err);
     if (st == KV_OK && !json_is_array(body)) st = kv_fail(err, KV_INVALID, "Request body must be an array");
     if (st == KV_OK) st = kv_lora_check(body, "lora", kv_model_get_info(app->model), err);
     json_decref(body);

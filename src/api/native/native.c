@@ -73,7 +73,7 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     json_object_set_new(o, "tokens", p->stream || !p->return_tokens ? json_array() : token_list(c));
     json_object_set_new(o, "id_slot", json_integer(slot_of(j, c)));
     json_object_set_new(o, "stop", json_true());
-    json_object_set_new(o, "model", kv_json_text(name, strlen(name)));
+    json_object_set_new(o, "model", kv_json_text0(name));
     json_object_set_new(o, "tokens_predicted", json_integer(n_decoded));
     json_object_set_new(o, "tokens_evaluated", json_integer(n_prompt));
     json_object_set_new(o, "generation_settings", kv_params_json(p, false));

@@ -5,10 +5,6 @@
 #include "api/params.h"
 #include "api/shapes.h"
 
-static json_t *text(const char *s) {
-    return s ? kv_json_text(s, strlen(s)) : json_string("");
-}
-
 static json_t *caps(const kv_app *app) {
     kv_buf json = {0};
     json_t *v = NULL;
@@ -49,9 +45,9 @@ kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *
     json_t *o = json_object();
     json_object_set_new(o, "default_generation_settings", settings);
     json_object_set_new(o, "total_slots", json_integer(app->engine_info.n_slots));
-    json_object_set_new(o, "model_alias", text(app->model_name));
-    json_object_set_new(o, "model_ftype", text(m->ftype));
-    json_object_set_new(o, "model_path", text(m->path));
+    json_object_set_new(o, "model_alias", kv_json_text0(app->model_name));
+    json_object_set_new(o, "model_ftype", kv_json_text0(m->ftype));
+    json_object_set_new(o, "model_path", kv_json_text0(m->path));
     json_object_set_new(o, "modalities", json_pack("{s:b, s:b, s:b}", "vision", 0, "video", 0, "audio", 0));
     json_object_set_new(o, "media_marker",
                         json_string("<__media__>")); /* nothing replaces it while there is no vision */
@@ -60,16 +56,15 @@ kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *
     json_object_set_new(o, "endpoint_metrics", json_boolean(opt->metrics_endpoint));
     json_object_set_new(o, "ui", json_true());
     json_object_set_new(o, "ui_settings", json_object());
-    json_object_set_new(o, "chat_template", text(m->chat_template));
+    json_object_set_new(o, "chat_template", kv_json_text0(m->chat_template));
     json_object_set_new(o, "chat_template_caps", caps(app));
-    json_object_set_new(o, "bos_token", text(m->bos_text));
-    json_object_set_new(o, "eos_token", text(m->eos_text));
+    json_object_set_new(o, "bos_token", kv_json_text0(m->bos_text));
+    json_object_set_new(o, "eos_token", kv_json_text0(m->eos_text));
     json_object_set_new(o, "build_info", json_string(build));
     json_object_set_new(o, "is_sleeping", json_boolean(asleep));
     json_object_set_new(o, "cors_proxy_enabled", json_false());
     if (!opt->plain_json) json_object_set_new(o, "kvasir", own_members(app));
-    kv_json_dump(out, o);
-    json_decref(o);
+    kv_json_dump_new(out, o);
     return KV_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/embed.h"
 #include "api/endpoints.h"
 #include "api/params.h"
@@ -56,10 +57,7 @@ static kv_status check_documents(question *q, kv_error *err) {
 }
 
 static kv_status read_question(question *q, const kv_app *app, kv_http_request *req, kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    kv_status st = kv_json_parse(&q->body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(q->body, app, err);
+    kv_status st = kv_body_read_for_model(&q->body, req, app, err);
     if (st != KV_OK) return st;
     q->model = app->model_name;
     q->tei = kv_json_get(q->body, "texts") != NULL;
@@ -152,8 +150,8 @@ static json_t *answer(const question *q) {
     if (q->tei) return list;
     json_int_t n_tokens = 0;
     for (int i = 0; i < q->n; i++) n_tokens += (json_int_t)q->prompts[i].len;
-    return json_pack("{s:o, s:s, s:{s:I, s:I}, s:o}", "model", kv_json_text(q->model, strlen(q->model)), "object",
-                     "list", "usage", "prompt_tokens", n_tokens, "total_tokens", n_tokens, "results", list);
+    return json_pack("{s:o, s:s, s:{s:I, s:I}, s:o}", "model", kv_json_text0(q->model), "object", "list", "usage",
+                     "prompt_tokens", n_tokens, "total_tokens", n_tokens, "results", list);
 }
 
 kv_status kv_serve_rerank(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -167,8 +165,7 @@ kv_status kv_serve_rerank(void *ctx, kv_http_request *req, kv_http_response *res
     if (st == KV_OK) st = kv_embed_run(&q.scores, app->embed, q.prompts, q.n, q.field, req, err);
     if (st == KV_OK) {
         json_t *o = answer(&q);
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+        kv_json_dump_new(&res->body, o);
         kv_http_note(req, "ranked %d documents", q.n);
     }
     free_question(&q);

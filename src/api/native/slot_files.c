@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
 #include "api/scope.h"
@@ -55,7 +56,7 @@ void kv_slot_file_write(kv_buf *out, kv_hash ns, const char *model, const kv_tok
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(tokens[i]));
     json_t *o = json_pack("{s:s, s:s, s:o, s:o, s:s}", "format", FORMAT, "namespace", space, "model",
-                          kv_json_text(model, strlen(model)), "tokens", list, "checksum", sum);
+                          kv_json_text0(model), "tokens", list, "checksum", sum);
     kv_json_dump(out, o);
     kv_buf_adds(out, "\n");
     json_decref(o);
@@ -153,9 +154,8 @@ static double ms_since(int64_t us) {
 }
 
 static kv_status read_body(action *a, kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(a->req, &n), *salt = NULL;
-    kv_status st = kv_json_parse(&a->body, text, n, err);
+    const char *salt = NULL;
+    kv_status st = kv_body_read(&a->body, a->req, err);
     if (st == KV_OK && !json_is_object(a->body))
         st = kv_fail(err, KV_INVALID, "the request body must be a JSON object with a \"filename\"");
     if (st == KV_OK) st = kv_json_str(&a->filename, a->body, "filename", err);
@@ -233,8 +233,7 @@ static kv_status save(action *a, kv_http_response *res, kv_error *err) {
     if (st != KV_OK) goto done;
     json_t *o = json_pack("{s:i, s:s, s:i, s:I, s:{s:f}}", "id_slot", a->slot, "filename", a->filename, "n_saved",
                           (int)kept, "n_written", (json_int_t)file.len, "timings", "save_ms", ms_since(a->started_us));
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
 done:
     free(scope);
     kv_buf_free(&file);
@@ -310,8 +309,7 @@ static kv_status restore(action *a, kv_http_response *res, kv_error *err) {
         json_t *o =
             json_pack("{s:i, s:s, s:i, s:I, s:{s:f}}", "id_slot", a->slot, "filename", a->filename, "n_restored",
                       (int)n, "n_read", (json_int_t)file.len, "timings", "restore_ms", ms_since(a->started_us));
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+        kv_json_dump_new(&res->body, o);
     }
     kv_buf_free(&file);
     return st;
@@ -327,8 +325,7 @@ static kv_status erase(action *a, kv_http_response *res, kv_error *err) {
             return kv_fail(err, KV_CANCELLED, "the client hung up");
     }
     json_t *o = json_pack("{s:i, s:i}", "id_slot", a->slot, "n_erased", (int)n);
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
     return KV_OK;
 }
 

@@ -39,8 +39,7 @@ void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep) {
         if (!view[i].processing) idle++;
         json_array_append_new(list, slot_json(&view[i], app->sched));
     }
-    kv_json_dump(out, list);
-    json_decref(list);
+    kv_json_dump_new(out, list);
     free(view);
     if (n_idle) *n_idle = idle;
 }

@@ -1,4 +1,5 @@
 /* /tokenize and /detokenize. */
+#include "api/body.h"
 #include "api/endpoints.h"
 #include "api/params.h"
 #include "api/prompt.h"
@@ -7,9 +8,7 @@ static kv_status read_body(json_t **body, kv_app *app, kv_http_request *req, kv_
     *body = NULL;
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    st = kv_json_parse(body, text, n, err);
+    st = kv_body_read(body, req, err);
     if (st == KV_OK && !json_is_object(*body)) st = kv_fail(err, KV_INVALID, "the request body must be a JSON object");
     return st;
 }
@@ -36,8 +35,7 @@ static void write_tokens(kv_buf *out, const kv_model *model, const kv_tokens *to
         json_array_append_new(list,
                               with_pieces ? token_with_piece(model, tokens->data[i]) : json_integer(tokens->data[i]));
     json_t *o = json_pack("{s:o}", "tokens", list);
-    kv_json_dump(out, o);
-    json_decref(o);
+    kv_json_dump_new(out, o);
 }
 
 kv_status kv_serve_tokenize(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -76,8 +74,7 @@ kv_status kv_serve_detokenize(void *ctx, kv_http_request *req, kv_http_response 
     if (st == KV_OK) {
         kv_prompt_spell(&text, app->model, tokens.data, tokens.len, true);
         json_t *o = json_pack("{s:o}", "content", kv_json_text(kv_buf_str(&text), text.len));
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+        kv_json_dump_new(&res->body, o);
     }
     kv_buf_free(&text);
     kv_tokens_free(&tokens);

@@ -27,8 +27,8 @@ json_t *kv_ollama_time(int64_t unix_seconds) {
 }
 
 json_t *kv_ollama_object(const kv_ollama *o, const char *text, size_t n, bool done) {
-    json_t *v = json_pack("{s:o, s:o}", "model", kv_json_text(o->model, strlen(o->model)), "created_at",
-                          kv_ollama_time(kv_wall_seconds()));
+    json_t *v =
+        json_pack("{s:o, s:o}", "model", kv_json_text0(o->model), "created_at", kv_ollama_time(kv_wall_seconds()));
     if (o->generate) json_object_set_new(v, "response", kv_json_text(text, n));
     else
         json_object_set_new(v, "message",

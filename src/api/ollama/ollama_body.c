@@ -157,7 +157,7 @@ static void warn(kv_ollama *o, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (!o->warnings) o->warnings = json_array();
-    json_array_append_new(o->warnings, kv_json_text(text, strlen(text)));
+    json_array_append_new(o->warnings, kv_json_text0(text));
 }
 
 /* The value as OpenAI's body has it; NULL: it says nothing there. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/native/infill.h"
@@ -31,10 +32,8 @@ static void free_asking(asking *a) {
 }
 
 static kv_status read_asking(asking *a, kv_app *app, bool generate, const kv_http_request *req, kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(req, &n);
     *a = (asking){.app = app};
-    kv_status st = kv_json_parse(&a->body, text, n, err);
+    kv_status st = kv_body_read(&a->body, req, err);
     if (st == KV_OK) st = kv_ollama_read(&a->o, &a->openai, a->body, generate, app, err);
     return st;
 }
@@ -296,8 +295,7 @@ static void tell_nothing(kv_http_response *res, const asking *a) {
     json_t *object = kv_ollama_object(a->o, "", 0, true);
     json_object_set_new(object, "done_reason", json_string(a->o->unload ? "unload" : "load"));
     kv_ollama_warn(object, a->o, a->app);
-    kv_json_dump(&res->body, object);
-    json_decref(object);
+    kv_json_dump_new(&res->body, object);
 }
 
 /* Inside the gate: the model is there. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/embed.h"
 #include "api/endpoints.h"
 #include "api/ollama/ollama.h"
@@ -49,10 +50,9 @@ static kv_status check_input(const json_t *input, const char *field, bool many, 
 }
 
 static kv_status read_question(question *q, bool many, const kv_app *app, const kv_http_request *req, kv_error *err) {
-    size_t n;
     double seconds;
-    const char *text = kv_http_body(req, &n), *field = many ? "input" : "prompt";
-    kv_status st = kv_json_parse(&q->body, text, n, err);
+    const char *field = many ? "input" : "prompt";
+    kv_status st = kv_body_read(&q->body, req, err);
     if (st == KV_OK) st = kv_ollama_model_of(&q->model, q->body, app, err);
     if (st != KV_OK) return st;
     const json_t *input = kv_json_get(q->body, field), *keep_alive = kv_json_get(q->body, "keep_alive");
@@ -74,12 +74,6 @@ static void cut(question *q, const kv_app *app) {
         if (q->texts.list[i].len > most) q->texts.list[i].len = most;
 }
 
-static json_t *vector(const float *row, size_t n) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_real((double)row[i]));
-    return list;
-}
-
 static json_t *many_answer(const question *q, const kv_app *app, int64_t started_us) {
     size_t width = (size_t)kv_embed_get_info(app->embed)->width;
     json_t *list = json_array();
@@ -87,10 +81,10 @@ static json_t *many_answer(const question *q, const kv_app *app, int64_t started
     for (int i = 0; i < q->texts.n; i++) {
         float *row = q->rows + (size_t)i * width;
         kv_embed_normalise(row, (size_t)q->width, 2);
-        json_array_append_new(list, vector(row, (size_t)q->width));
+        json_array_append_new(list, kv_embed_json(row, (size_t)q->width));
         n_tokens += (json_int_t)q->texts.list[i].len;
     }
-    return json_pack("{s:o, s:o, s:I, s:I, s:I}", "model", kv_json_text(q->model, strlen(q->model)), "embeddings", list,
+    return json_pack("{s:o, s:o, s:I, s:I, s:I}", "model", kv_json_text0(q->model), "embeddings", list,
                      "total_duration", (json_int_t)(kv_now_us(kv_clock_real()) - started_us) * 1000, "load_duration",
                      (json_int_t)0, "prompt_eval_count", n_tokens);
 }
@@ -106,9 +100,8 @@ static kv_status serve_inside(kv_app *app, bool many, kv_http_request *req, kv_h
         st = kv_embed_run(&q.rows, app->embed, q.texts.list, q.texts.n, many ? "input" : "prompt", req, err);
     if (st == KV_OK) {
         json_t *o = many ? many_answer(&q, app, started_us)
-                         : json_pack("{s:o}", "embedding", vector(q.rows, q.texts.n ? (size_t)q.width : 0));
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+                         : json_pack("{s:o}", "embedding", kv_embed_json(q.rows, q.texts.n ? (size_t)q.width : 0));
+        kv_json_dump_new(&res->body, o);
     }
     free_question(&q);
     return st;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/endpoints.h"
 #include "api/ollama/ollama.h"
 #include "base/hash.h"
@@ -138,8 +139,7 @@ void kv_ollama_facts_write(kv_buf *out, const kv_app *app) {
                           model_info(app), "capabilities", capabilities(app), "parameters", parameters(app), "template",
                           template_text(m), "digest", digest(m), "size", (json_int_t)m->size_bytes, "in_memory",
                           (json_int_t)in_memory, "n_layer", (int)m->n_layer);
-    kv_json_dump(out, o);
-    json_decref(o);
+    kv_json_dump_new(out, o);
 }
 
 /* *awake (may be NULL): the model is there. A new object. */
@@ -195,8 +195,7 @@ kv_status kv_serve_ollama_tags(void *ctx, kv_http_request *req, kv_http_response
     json_t *models = json_array(), *o = json_pack("{s:o}", "models", models);
     if (app->n_aliases == 0) add_tag(models, app, app->model_name, facts);
     for (int i = 0; i < app->n_aliases; i++) add_tag(models, app, app->aliases[i], facts);
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
     json_decref(facts);
     return KV_OK;
 }
@@ -228,23 +227,16 @@ kv_status kv_serve_ollama_ps(void *ctx, kv_http_request *req, kv_http_response *
         json_object_set(e, "context_length", json_object_get(json_object_get(facts, "details"), "context_length"));
         json_array_append_new(models, e);
     }
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
     json_decref(facts);
     return KV_OK;
-}
-
-static kv_status read_body(json_t **out, const kv_http_request *req, kv_error *err) {
-    size_t n;
-    const char *body = kv_http_body(req, &n);
-    return kv_json_parse(out, body, n, err);
 }
 
 kv_status kv_serve_ollama_show(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_app *app = ctx;
     json_t *asked = NULL, *facts = NULL;
     const char *name;
-    kv_status st = read_body(&asked, req, err);
+    kv_status st = kv_body_read(&asked, req, err);
     if (st == KV_OK) st = kv_ollama_model_of(&name, asked, app, err);
     if (st == KV_OK) st = read_facts(&facts, NULL, app, err);
     if (st == KV_OK) {
@@ -279,7 +271,7 @@ kv_status kv_serve_ollama_pull(void *ctx, kv_http_request *req, kv_http_response
     json_t *asked = NULL;
     const char *name = NULL;
     bool stream = true;
-    kv_status st = read_body(&asked, req, err);
+    kv_status st = kv_body_read(&asked, req, err);
     if (st == KV_OK) st = kv_ollama_model_of(&name, asked, app, err);
     if (st == KV_OK) st = kv_json_bool(&stream, asked, "stream", err);
     if (st == KV_OK && !kv_ollama_knows_model(app, name)) {

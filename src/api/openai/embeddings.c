@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/body.h"
 #include "api/embed.h"
 #include "api/endpoints.h"
 #include "api/params.h"
@@ -73,10 +74,7 @@ static kv_status read_options(question *q, const kv_app *app, kv_error *err) {
 }
 
 static kv_status read_question(question *q, const kv_app *app, kv_http_request *req, kv_error *err) {
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    kv_status st = kv_json_parse(&q->body, text, n, err);
-    if (st == KV_OK) st = kv_params_check_body(q->body, app, err);
+    kv_status st = kv_body_read_for_model(&q->body, req, app, err);
     if (st != KV_OK) return st;
     q->model = app->model_name;
     st = kv_json_str(&q->model, q->body, "model", err);
@@ -90,12 +88,6 @@ static kv_status read_question(question *q, const kv_app *app, kv_http_request *
 }
 
 /* ── answer ────────────────────────────────────────────────────────────────────────────────────────────────────── */
-
-static json_t *numbers(const float *row, size_t n) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_real((double)row[i]));
-    return list;
-}
 
 /* Little-endian floats, as the machine has them. */
 static json_t *base64(const float *row, size_t n) {
@@ -114,7 +106,7 @@ static json_t *own_answer(const question *q, const kv_embedder_info *info) {
         size_t n_rows = info->pooling == KV_POOLING_NONE ? q->texts.list[i].len : 1;
         json_t *rows = json_array();
         for (size_t k = 0; k < n_rows; k++, row += info->width)
-            json_array_append_new(rows, numbers(row, (size_t)info->width));
+            json_array_append_new(rows, kv_embed_json(row, (size_t)info->width));
         json_array_append_new(list, json_pack("{s:i, s:o}", "index", i, "embedding", rows));
     }
     return list;
@@ -125,15 +117,15 @@ static json_t *openai_answer(const question *q, const kv_embedder_info *info) {
     size_t n_tokens = 0, width = (size_t)info->width;
     for (int i = 0; i < q->texts.n; i++) {
         const float *row = q->rows + (size_t)i * width;
-        json_t *o = json_pack("{s:o, s:i, s:s}", "embedding", q->base64 ? base64(row, width) : numbers(row, width),
-                              "index", i, "object", "embedding");
+        json_t *o =
+            json_pack("{s:o, s:i, s:s}", "embedding", q->base64 ? base64(row, width) : kv_embed_json(row, width),
+                      "index", i, "object", "embedding");
         if (q->base64) json_object_set_new(o, "encoding_format", json_string("base64"));
         json_array_append_new(list, o);
         n_tokens += q->texts.list[i].len;
     }
-    return json_pack("{s:o, s:s, s:{s:I, s:I}, s:o}", "model", kv_json_text(q->model, strlen(q->model)), "object",
-                     "list", "usage", "prompt_tokens", (json_int_t)n_tokens, "total_tokens", (json_int_t)n_tokens,
-                     "data", list);
+    return json_pack("{s:o, s:s, s:{s:I, s:I}, s:o}", "model", kv_json_text0(q->model), "object", "list", "usage",
+                     "prompt_tokens", (json_int_t)n_tokens, "total_tokens", (json_int_t)n_tokens, "data", list);
 }
 
 static kv_status serve(kv_app *app, bool own, kv_http_request *req, kv_http_response *res, kv_error *err) {
@@ -148,8 +140,7 @@ static kv_status serve(kv_app *app, bool own, kv_http_request *req, kv_http_resp
         for (size_t i = 0; i < n_rows && info->pooling != KV_POOLING_NONE; i++)
             kv_embed_normalise(q.rows + i * (size_t)info->width, (size_t)info->width, q.normalise);
         json_t *o = q.own ? own_answer(&q, info) : openai_answer(&q, info);
-        kv_json_dump(&res->body, o);
-        json_decref(o);
+        kv_json_dump_new(&res->body, o);
         kv_http_note(req, "embeddings of %d texts", q.texts.n);
     }
     free_question(&q);

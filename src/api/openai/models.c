@@ -1,5 +1,4 @@
 /* /v1/models: the one model, in OpenAI's list, in llama-server's, and with vLLM's max_model_len. */
-#include <string.h>
 
 #include "api/endpoints.h"
 #include "base/json.h"
@@ -7,7 +6,7 @@
 static json_t *alias_list(const kv_app *app) {
     json_t *list = json_array();
     const int n = app->n_listed ? app->n_listed : app->n_aliases;
-    for (int i = 0; i < n; i++) json_array_append_new(list, kv_json_text(app->aliases[i], strlen(app->aliases[i])));
+    for (int i = 0; i < n; i++) json_array_append_new(list, kv_json_text0(app->aliases[i]));
     return list;
 }
 
@@ -20,15 +19,14 @@ static json_t *meta(const kv_app *app) {
 }
 
 static json_t *data_entry(const kv_app *app) {
-    return json_pack("{s:o, s:o, s:[], s:s, s:I, s:s, s:i, s:o}", "id",
-                     kv_json_text(app->model_name, strlen(app->model_name)), "aliases", alias_list(app), "tags",
-                     "object", "model", "created", (json_int_t)app->started_at, "owned_by", "kvasir", "max_model_len",
-                     (int)app->n_ctx_served, "meta", meta(app));
+    return json_pack("{s:o, s:o, s:[], s:s, s:I, s:s, s:i, s:o}", "id", kv_json_text0(app->model_name), "aliases",
+                     alias_list(app), "tags", "object", "model", "created", (json_int_t)app->started_at, "owned_by",
+                     "kvasir", "max_model_len", (int)app->n_ctx_served, "meta", meta(app));
 }
 
 /* Ollama's members, as llama-server fills them. */
 static json_t *models_entry(const kv_app *app) {
-    json_t *name = kv_json_text(app->model_name, strlen(app->model_name));
+    json_t *name = kv_json_text0(app->model_name);
     return json_pack("{s:O, s:o, s:s, s:s, s:s, s:s, s:s, s:[s], s:[s], s:s, s:{s:s, s:s, s:s, s:[s], s:s, s:s}}",
                      "name", name, "model", name, "modified_at", "", "size", "", "digest", "", "type", "model",
                      "description", "", "tags", "", "capabilities", "completion", "parameters", "", "details",
@@ -39,8 +37,7 @@ static json_t *models_entry(const kv_app *app) {
 void kv_models_write(kv_buf *out, const kv_app *app) {
     json_t *o =
         json_pack("{s:[o], s:s, s:[o]}", "models", models_entry(app), "object", "list", "data", data_entry(app));
-    kv_json_dump(out, o);
-    json_decref(o);
+    kv_json_dump_new(out, o);
 }
 
 kv_status kv_serve_models(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/account.h"
+#include "api/body.h"
 #include "api/chat_answer.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
@@ -116,9 +117,7 @@ kv_status kv_serve_chat_completions(void *app, kv_http_request *req, kv_http_res
     kv_status st = kv_app_require_ready(app, err);
     json_t *parsed = NULL;
     kv_job *j = NULL;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
-    if (st == KV_OK) st = kv_json_parse(&parsed, text, n, err);
+    if (st == KV_OK) st = kv_body_read(&parsed, req, err);
     if (st == KV_OK) st = kv_chat_job_new(&j, &chat, parsed, app, err);
     json_decref(parsed);
     return st == KV_OK ? kv_job_run(j, req, res, err) : st;
@@ -128,9 +127,8 @@ kv_status kv_serve_chat_completions(void *app, kv_http_request *req, kv_http_res
 kv_status kv_serve_chat_input_tokens(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_status st = kv_app_require_model(app, err);
     json_t *parsed = NULL;
-    size_t n, n_tokens;
-    const char *text = kv_http_body(req, &n);
-    if (st == KV_OK) st = kv_json_parse(&parsed, text, n, err);
+    size_t n_tokens;
+    if (st == KV_OK) st = kv_body_read(&parsed, req, err);
     if (st == KV_OK) st = kv_chat_count_tokens(&n_tokens, parsed, app, err);
     json_decref(parsed);
     if (st == KV_OK) kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n_tokens);
@@ -144,15 +142,13 @@ kv_status kv_serve_apply_template(void *app, kv_http_request *req, kv_http_respo
     kv_params params;
     kv_chat_prompt *prompt;
     size_t n;
-    const char *text = kv_http_body(req, &n);
-    st = kv_json_parse(&parsed, text, n, err);
+    st = kv_body_read(&parsed, req, err);
     if (st == KV_OK) st = kv_chat_body_read(&params, &prompt, parsed, app, err);
     json_decref(parsed);
     if (st != KV_OK) return st;
-    text = kv_chat_prompt_text(prompt, &n);
+    const char *text = kv_chat_prompt_text(prompt, &n);
     json_t *o = json_pack("{s:o}", "prompt", kv_json_text(text, n));
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
     kv_chat_prompt_free(prompt);
     kv_params_free(&params);
     return KV_OK;

@@ -1,7 +1,7 @@
 /* POST /v1/responses and /v1/responses/input_tokens. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "api/body.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
 #include "api/responses/responses.h"
@@ -11,10 +11,8 @@
 static kv_status read_request(kv_response **out, const kv_app *app, const kv_http_request *req, kv_error *err) {
     json_t *body = NULL;
     char *scope = NULL;
-    size_t n;
-    const char *text = kv_http_body(req, &n);
     *out = NULL;
-    kv_status st = kv_json_parse(&body, text, n, err);
+    kv_status st = kv_body_read(&body, req, err);
     if (st == KV_OK) st = kv_scope_of(&scope, req, json_string_value(kv_json_get(body, "cache_salt")), err);
     if (st == KV_OK) st = kv_response_read(out, body, scope, app, err);
     json_decref(body);

@@ -69,7 +69,7 @@ static json_t *object_of(const kv_response *r, const kv_job *j, const char *stat
     set(o, "error", NULL);
     set(o, "incomplete_details",
         strcmp(status, "incomplete") == 0 ? json_pack("{s:s}", "reason", "max_output_tokens") : NULL);
-    set(o, "model", kv_json_text(j->app->model_name, strlen(j->app->model_name)));
+    set(o, "model", kv_json_text0(j->app->model_name));
     json_object_set(o, "output", r->output);
     json_object_update(o, r->echo);
     set(o, "store", json_boolean(over ? r->stored : r->store));
@@ -387,7 +387,7 @@ static const char *code_of(const kv_error *err) {
 
 /* For those who look for an error alone; `error` inside makes OpenAI's clients throw it. */
 static json_t *error_members(const kv_error *err) {
-    json_t *message = kv_json_text(err->message, strlen(err->message));
+    json_t *message = kv_json_text0(err->message);
     return json_pack("{s:s, s:O, s:n, s:{s:s, s:s, s:o, s:n}}", "code", code_of(err), "message", message, "param",
                      "error", "type", kv_status_type(err->status), "code", code_of(err), "message", message, "param");
 }
@@ -398,8 +398,7 @@ static void on_error(kv_buf *out, kv_job *j) {
     close_item(out, r, "incomplete");
     json_t *failed = object_of(r, j, "failed");
     set(failed, "error",
-        json_pack("{s:s, s:o}", "code", code_of(&j->error), "message",
-                  kv_json_text(j->error.message, strlen(j->error.message))));
+        json_pack("{s:s, s:o}", "code", code_of(&j->error), "message", kv_json_text0(j->error.message)));
     emit(out, r, "response.failed", json_pack("{s:o}", "response", failed));
     emit(out, r, "error", error_members(&j->error));
 }

@@ -263,8 +263,7 @@ kv_status kv_serve_delete_response(void *ctx, kv_http_request *req, kv_http_resp
     free(scope);
     if (st != KV_OK) return st;
     json_t *o = json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1);
-    kv_json_dump(&res->body, o);
-    json_decref(o);
+    kv_json_dump_new(&res->body, o);
     return KV_OK;
 }
 
