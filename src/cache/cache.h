@@ -7,14 +7,15 @@
  *   engine thread      decode … kv_trail_advance (captures before the next engine call) … kv_trail_end
  *   I/O threads        hash, insert into the tree (in order), write behind, keep in RAM within the budget
  *
- * Positions P that a look-up may end at (DESIGN "Where a prompt can resume"), the largest ≤ min(match, n - 1):
+ * Positions P that a look-up may end at (docs/architecture.md "What is reused"), the largest ≤ min(match, n - 1):
  *   full            any position covered by block records
  *   window          any position whose window parts are there, covered by blocks
  *   hybrid(-window) a node with a checkpoint, covered by blocks
  *   recurrent       a node with a checkpoint
  *   whole           a node with a whole record
  *
- * Invariants of DESIGN this module keeps: 2 (tokens decide), 3 (nothing past P, positions checked), 5, 6, 8, 9.
+ * Invariants of docs/architecture.md that it keeps: 2 (tokens decide), 3 (nothing past P, positions checked), 5, 6, 8
+ * and 9.
  *
  * Thread rule: as drawn. The cache outlives lookups and trails.
  */

@@ -1,6 +1,6 @@
 /* cache/state.h: taking a sequence's state out of the engine in pieces, and putting pieces back.
  *
- * What can be taken when (LIBLLAMA "Capture", "Restore"), for a sequence that has consumed [0, P):
+ * What can be taken when (docs/engine.md "Capture", "Restore"), for a sequence that has consumed [0, P):
  *
  *   memory           block [q, e)         window part [q, e)      checkpoint at P
  *   full             attention cells      –                       –

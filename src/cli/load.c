@@ -116,7 +116,7 @@ static int32_t chunk_cap(const kv_options *opt) {
     return (int32_t)(opt->n_batch > 0 ? opt->n_batch : opt->n_ubatch);
 }
 
-/* DESIGN "block": 256, or the largest power of two within the window; nor larger than the largest chunk. */
+/* Tokens of a block: 256, or the largest power of two within the window; nor larger than the largest chunk. */
 int32_t kv_load_choose_block(const kv_options *opt, int32_t n_window) {
     int32_t block = BLOCK, cap = chunk_cap(opt);
     while (n_window > 0 && block > n_window && block > BLOCK_LEAST) block /= 2;

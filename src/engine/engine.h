@@ -34,7 +34,7 @@
 typedef int32_t kv_pos;
 typedef int32_t kv_seq;
 
-/* How a model remembers, hence where a sequence can be cut (DESIGN "Where a prompt can resume"). */
+/* How a model remembers, hence where a sequence can be cut (docs/architecture.md "What is reused"). */
 typedef enum kv_memory_kind {
     KV_MEMORY_FULL,          /* every layer attends to everything: cut anywhere */
     KV_MEMORY_WINDOW,        /* some layers only see the last W tokens (iSWA) */
@@ -386,7 +386,7 @@ typedef struct kv_batch {
     bool *want_logits;
 } kv_batch;
 
-#define KV_STATE_PARTIAL 1u /* only what cannot be cut: window cells and recurrent state (LIBLLAMA "State blobs") */
+#define KV_STATE_PARTIAL 1u /* only what cannot be cut: window cells and recurrent state (docs/engine.md) */
 
 typedef struct kv_engine_ops {
     void (*free)(kv_engine *);
@@ -450,7 +450,7 @@ static inline kv_pos kv_engine_pos_min(kv_engine *e, kv_seq s) {
 static inline kv_pos kv_engine_pos_max(kv_engine *e, kv_seq s) {
     return e->ops->pos_max(e, s);
 } /* -1 when empty */
-/* State blobs; bytes as LIBLLAMA "State blobs": 8 bytes of header, then payload. get/set return bytes or 0. */
+/* State blobs; bytes as in docs/engine.md "State blobs": 8 of header, then payload. get/set return bytes or 0. */
 static inline size_t kv_engine_state_size(kv_engine *e, kv_seq s, uint32_t flags) {
     return e->ops->state_size(e, s, flags);
 }

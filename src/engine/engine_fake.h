@@ -18,7 +18,7 @@
  *   full  main · window  main + window · hybrid  main + rows · hybrid-window  all · recurrent  rows ·
  *   whole  main + rows; seq_cp does nothing (deepseek4 would abort: engine_llama keeps it away), no partial blobs
  *
- * It imitates LIBLLAMA.md: a seq_cp that leaves the window out decodes silently other logits; blobs are laid out as
+ * It imitates docs/engine.md: a seq_cp that leaves the window out decodes silently other logits; blobs are laid out as
  * there, and a failing state_set leaves its damage; a full pool is KV_NO_CELLS with nothing done; an injected failure
  * is KV_ENGINE_DAMAGED with half of the work done. A call is split into passes as libllama splits it into ubatches.
  * What engine_llama refuses (positions that do not follow, unequal runs on recurrent memory, a cut after KV_NO_CELLS on
@@ -34,8 +34,8 @@
 
 #include "engine/engine.h"
 
-/* Time in ns. A decode costs, for each pass over the weights (LIBLLAMA "Batches": one a call; more on recurrent memory
- * where sequence ids have gaps), call + per_token × n + per_depth × n × (highest used main cell + 1).
+/* Time in ns. A decode costs, for each pass over the weights (docs/engine.md "Batches": one a call; more on recurrent
+ * memory where sequence ids have gaps), call + per_token × n + per_depth × n × (highest used main cell + 1).
  * `slow_below`: passes of 2 … slow_below-1 tokens cost slow_factor times as much a token (CPU flash attention).
  * state_kib: each KiB of blob that is read out or set. A NO_CELLS costs nothing, a DAMAGED one its half. */
 typedef struct kv_fake_cost {

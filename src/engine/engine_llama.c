@@ -1,6 +1,6 @@
 /* engine/engine_llama.c: one llama context as a kv_engine.
  *
- * Set-up (LIBLLAMA "Set-up that all recipes assume"): one unified pool, the small window cache (swa_full = false), one
+ * Set-up (docs/engine.md "Set-up"): one unified pool, the small window cache (swa_full = false), one
  * sequence more than slots for scratch, no recurrent rollback rows, and n_ubatch = n_batch, so that one decode is one
  * ubatch: a second ubatch inside a call could overwrite window cells before they were captured.
  *

@@ -49,7 +49,7 @@ typedef struct kv_plan {
     bool capped;         /* n_ctx_served was lowered to the trained length */
 } kv_plan;
 
-/* cells of the window pool, LIBLLAMA: pad256(W × n_seq_max + n_batch); 0 when W is 0 */
+/* Cells of the window pool, docs/engine.md "Set-up": pad256(W × n_seq_max + n_batch); 0 when W is 0 */
 int32_t kv_plan_window_cells(int32_t n_window, int32_t n_seq_max, int32_t n_batch);
 
 /* n_ctx_asked 0: automatic, at most the trained length and half of what is left after weights and compute buffers,

@@ -7,7 +7,7 @@
 #include "os/machine.h"
 #include "plan/remember.h"
 
-#define DEPTH_MAX     2048 /* where LIBLLAMA's figures were taken; deeper is not needed to tell the settings apart */
+#define DEPTH_MAX     2048 /* as in docs/engine.md "Speed on CPU"; deeper is not needed to tell the settings apart */
 #define DEPTH_STEP    256
 #define SUFFIX        16 /* a short last message; below 64 tokens CPU flash attention leaves its tiled path */
 #define DECODES       6  /* single tokens timed at depth; the fastest counts */

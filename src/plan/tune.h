@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 
 #define KV_TUNE_BUDGET_US 5000000
-#define KV_CHUNK_CPU      256 /* where nothing was measured; LIBLLAMA "Speed": the best on CPU for three of three models */
+#define KV_CHUNK_CPU      256 /* where nothing was measured; docs/engine.md "Speed on CPU" */
 #define KV_CHUNK_GPU      512
 
 typedef struct kv_tuning {

@@ -4,7 +4,7 @@
  * last figure of the same or the next smaller known class by size and by depth, which is never too little while the
  * true cost is a sum of a constant, a share per token and a share per token and cell (doubling a batch at most
  * doubles its time). What is smaller than all that is known is unknown: small batches can take slower kernels
- * (LIBLLAMA "Speed on CPU").
+ * (docs/engine.md "Speed on CPU").
  *
  * `depth` is the highest cell that attention walks to, in tokens, before the batch.
  *

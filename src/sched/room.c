@@ -165,8 +165,8 @@ static bool swap_slots(kv_sched *s, int from, int to) {
     return true;
 }
 
-/* Purely recurrent memory takes one pass over all weights for each run of adjacent ids (LIBLLAMA "Batches"), so a gap
- * between running ones costs more than to move a state once. A generation that asked for its slot stays. */
+/* Purely recurrent memory takes one pass over all weights for each run of adjacent ids (docs/engine.md "Batches"), so a
+ * gap between running ones costs more than to move a state once. A generation that asked for its slot stays. */
 void kv_sched_make_dense(kv_sched *s) {
     if (s->info->memory != KV_MEMORY_RECURRENT) return;
     for (int moves = 0; moves < s->n_slots; moves++) {

@@ -9,7 +9,7 @@
  *   round = cancels; admit; [one prefill chunk] + [one token of each decoding slot] → decode → sample → events
  *
  * Full and windowed memory take chunk and tokens in one call, prefill rows first; with recurrent layers there are
- * two, first the tokens sorted by sequence, then the chunk (LIBLLAMA "Batches").
+ * two, first the tokens sorted by sequence, then the chunk (docs/engine.md "Batches").
  * Prompts are prefilled one after the other, the one with least left to compute first, but nobody is overtaken for
  * longer than max_wait_ms. While somebody decodes, a chunk is a power of two, the largest predicted to take at most
  * max_stall_ms. The last prompt token is always decoded alone.

@@ -18,7 +18,7 @@
 #include "cache/state.h"
 #include "engine/engine_fake.h"
 
-/* What another batch shape may move the logits of a tiny F32 model with f16 KV (LIBLLAMA "What equal can mean"). */
+/* What another batch shape may move the logits of a tiny F32 model with f16 KV (docs/engine.md). */
 #define NOISE 5e-4f
 
 enum { N = 330, TAIL = 6, N_MAX = N + TAIL, MAX_BLOCKS = N / 8 };

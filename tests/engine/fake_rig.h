@@ -1,4 +1,4 @@
-/* tests/engine/fake_rig.h: a fake engine with what a test does to it most, and LIBLLAMA's recipes on it. */
+/* tests/engine/fake_rig.h: a fake engine with what a test does to it most, and the recipes of docs/engine.md on it. */
 #ifndef KV_TESTS_ENGINE_FAKE_RIG_H
 #define KV_TESTS_ENGINE_FAKE_RIG_H
 
@@ -146,7 +146,7 @@ static inline void random_tokens(kv_token *out, int32_t n, uint64_t *state) {
     for (int32_t i = 0; i < n; i++) out[i] = below(state, 261);
 }
 
-/* ── LIBLLAMA "Capture" and "Restore" ──────────────────────────────────────────────────────────────────────────── */
+/* ── docs/engine.md "Capture", "Restore" ─────────────────────────────────────────────────────────────────────────── */
 
 /* Tokens [q, e) of s as a loadable block, and their window part (empty without windows). */
 static inline void capture_block(blob *block, blob *part, rig *r, kv_seq s, kv_pos q, kv_pos e) {

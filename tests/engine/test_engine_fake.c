@@ -254,7 +254,7 @@ static void every_sequence_has_room_for_its_window(void **state) {
     rig_close(&r);
 }
 
-/* LIBLLAMA: a fork that shares its window pins the parent's cells until decode fails with room left. */
+/* docs/engine.md: a fork that shares its window pins the parent's cells until decode fails with room left. */
 static void shared_window_cells_are_pinned(void **state) {
     (void)state;
     rig r;
@@ -618,7 +618,7 @@ static void time_follows_the_cost_model(void **state) {
     rig_close(&r);
 }
 
-/* On purely recurrent memory every gap in the ids costs a pass (LIBLLAMA "Batches"). */
+/* On purely recurrent memory every gap in the ids costs a pass (docs/engine.md "Batches"). */
 static void gaps_in_sequence_ids_cost_passes(void **state) {
     (void)state;
     static const struct {

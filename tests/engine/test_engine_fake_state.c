@@ -1,4 +1,4 @@
-/* Blobs of the fake engine: their layout, LIBLLAMA's capture and restore, wrong uses, damage by bad blobs. */
+/* Blobs of the fake engine: their layout, docs/engine.md's capture and restore, wrong uses, damage by bad blobs. */
 #include "engine/fake_rig.h"
 
 static kv_token text[4096];
@@ -18,7 +18,7 @@ static uint32_t u32_at(const blob *b, size_t at) {
 
 /* ── layout ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* n cells of c bytes, a state of r bytes; LIBLLAMA "State blobs". */
+/* n cells of c bytes, a state of r bytes; docs/engine.md "State blobs". */
 static size_t cells_size(size_t n, size_t c) {
     return 8 + (n ? n * (12 + c) + 8 + 24 : 0);
 }
@@ -116,7 +116,7 @@ static void bytes_are_raw(void **state) {
 
 enum { B = 16, N = 400 };
 
-/* A path of N tokens, captured at each block edge while it was computed, as DESIGN does. */
+/* A path of N tokens, captured at each block edge while it was computed, as the cache does. */
 typedef struct path {
     blob block[N / B], part[N / B], at[N / B + 1]; /* at[i]: partial (or whole) state at i × B */
 } path;
@@ -160,7 +160,7 @@ static bool restore(rig *r, const path *p, kv_seq s, kv_pos P, omit o) {
 
 static const omit nothing = {-1, -1};
 
-/* After every restore: LIBLLAMA's check of positions. */
+/* After every restore: docs/engine.md's check of positions. */
 static bool positions_hold(rig *r, kv_seq s, kv_pos P) {
     if (kv_engine_pos_max(r->e, s) != P - 1) return false;
     if (r->mp.memory != KV_MEMORY_WINDOW) return true;
@@ -272,7 +272,7 @@ static void state_of_other_tokens_is_silently_wrong(void **state) {
     }
 }
 
-/* LIBLLAMA: with B = W the block's first window cell is free the moment the block is complete. Captured one decode
+/* docs/engine.md: with B = W the block's first window cell is free the moment the block is complete. Captured one decode
  * later, the part lacks it. */
 static void a_window_part_captured_late_has_lost_cells(void **state) {
     (void)state;

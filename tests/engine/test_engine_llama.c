@@ -193,7 +193,7 @@ static void test_engine_parameters(void **state) {
     p = d, p.rope_scaling = "round", refuses_engine(p, "rope-scaling");
 }
 
-/* ── what the engine says it allocated (LIBLLAMA's formulas) ── */
+/* ── what the engine says it allocated (docs/engine.md) ── */
 
 static void test_bytes_full(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
-/* plan/tune: what is chosen, within which time, and what is remembered. Costs come from LIBLLAMA's table, on a virtual
- * clock. */
+/* plan/tune: what is chosen, within which time, and what is remembered. Costs come from the table of docs/engine.md, on
+ * a virtual clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

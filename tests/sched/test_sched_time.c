@@ -196,7 +196,7 @@ static double mean_ttft(kv_memory_kind kind, int32_t max_wait_ms, int n_slots, c
 static void shortest_first(void **state) {
     (void)state;
     dice d = {testing_seed("order")};
-    static const int worst[] = {940, 800, 660, 500, 420, 330}; /* LIBLLAMA's six, the longest first */
+    static const int worst[] = {940, 800, 660, 500, 420, 330}; /* six mixed prompts, the longest first */
     for (int k = 0; k < N_KINDS; k++) {
         double fifo = mean_ttft(all_kinds[k], 0, 6, worst, 6), ours = mean_ttft(all_kinds[k], 1000000, 6, worst, 6);
         assert_true(ours < 0.8 * fifo);
