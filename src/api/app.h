@@ -6,9 +6,10 @@
  * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
  * is something to look at. ASLEEP: the model is unloaded until a request wants it; loading it again is a part of that.
  *
- * Thread rule: state, load_percent and has_model are atomic; model, turns, engine_info, plan, n_ctx_served, sampling_defaults,
- * sched, sched_before, n_sleeps, cache and embed are set before has_model and READY. They stay while the gate is open and
- * somebody is inside or looks: from other threads they are reached only so. Everything else is read-only.
+ * Thread rule: state, load_percent and has_model are atomic; model, turns, engine_info, plan, n_ctx_served,
+ * sampling_defaults, sched, sched_before, n_sleeps, cache and embed are set before has_model and READY. They stay while
+ * the gate is open and somebody is inside or looks: from other threads they are reached only so. Everything else is
+ * read-only.
  */
 #ifndef KV_API_APP_H
 #define KV_API_APP_H

@@ -24,7 +24,8 @@ typedef struct kv_dialect {
     const char *id_prefix;   /* "chatcmpl-" */
     const char *stream_type; /* content type of a stream; NULL = "text/event-stream" */
     /* The choice's prompt is restored as far as the cache has it, and computing begins: where its tokens came from is
-     * known: c->timings.n_cached, which stays what it is. Once a choice, before anything else of it. NULL = nothing to tell. */
+     * known: c->timings.n_cached, which stays what it is. Once a choice, before anything else of it. NULL = nothing to
+     * tell. */
     void (*begin)(kv_buf *out, kv_job *, kv_choice *);
     /* only with return_progress; NULL = nothing to tell */
     void (*progress)(kv_buf *out, kv_job *, kv_choice *, const kv_gen_event *);

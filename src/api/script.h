@@ -7,9 +7,9 @@
  *    {"prompt": "a short title", "answer": "A title"}]
  *
  * `role` is the last message's (instructions aside), `last` a part of its text, `prompt` a part of the rendered prompt;
- * what a rule does not name may be anything. The first rule that fits answers; its text, in the template's own syntax, is tokenized and
- * sampled token by token, and all the rest (prompt, cache, parser, dialect) is as ever. A body with `kvasir.play` keeps
- * its own answer. Only with --test-sampler.
+ * what a rule does not name may be anything. The first rule that fits answers; its text, in the template's own syntax,
+ * is tokenised and sampled token by token, and all the rest (prompt, cache, parser, dialect) is as ever. A body with
+ * `kvasir.play` keeps its own answer. Only with --test-sampler.
  *
  * Thread rule: read-only once it is open.
  */

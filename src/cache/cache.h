@@ -134,7 +134,8 @@ void kv_restore_sources(int32_t *ram, int32_t *disk, const kv_lookup *l);
 kv_trail *kv_trail_new(kv_cache *c);
 /* The sequence holds these n tokens now, of which nothing is left to capture (it was restored, or is empty). */
 void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int32_t n);
-/* After a decode that brought `seq` to n tokens, before any other engine call. prompt: places checkpoints; us_per_token: what computing one of the new tokens took. Captures what is complete and wanted. */
+/* After a decode that brought `seq` to n tokens, before any other engine call. prompt: places checkpoints; us_per_token:
+ * what computing one of the new tokens took. Captures what is complete and wanted. */
 void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
                       const kv_places *prompt, double us_per_token);
 /* Before the sequence is removed, or when it stops growing: captures the open tail, window and state at its end. It

@@ -15,6 +15,8 @@
  *   captured ──► insertions ──► tree, in memory ──┬─ no store ──► RAM account, evicted by worth
  *   (trail)      (one at a time)                  └─ writes ──► store ──► on disk; in memory too while there is room
  *                                                   (one at a time)         read again when a restore needs it
+ *
+ * Thread rule: as cache.h; what a mutex guards, and its place in the order, stands at the mutex.
  */
 #ifndef KV_CACHE_CACHE_PRIVATE_H
 #define KV_CACHE_CACHE_PRIVATE_H

@@ -15,9 +15,10 @@
 #include "engine/engine.h"
 
 typedef struct kv_turns {
-    char *
-        user; /* owned; what stands in front of a user's text, "<|im_start|>user\n"; NULL: no template, or none found */
-    char *any; /* owned; what every turn begins with, "<|im_start|>"; where turns share nothing, the same as user */
+    /* Owned; what stands in front of a user's text, "<|im_start|>user\n"; NULL: no template, or none found. */
+    char *user;
+    /* Owned; what every turn begins with, "<|im_start|>"; where turns share nothing, the same as user. */
+    char *any;
 } kv_turns;
 
 /* Never fails: a template that does not render the marked conversation has no turns that could be found. */
@@ -25,9 +26,10 @@ void kv_turns_learn(kv_turns *out, const kv_model *model);
 void kv_turns_free(kv_turns *t);
 
 typedef struct kv_turn_places {
-    size_t
-        first; /* bytes before the first user's turn: system prompt and tools, where they stand in a turn of their own */
-    size_t last; /* bytes before the last turn but the one to be generated */
+    /* Bytes before the first user's turn: system prompt and tools, where they stand in a turn of their own. */
+    size_t first;
+    /* Bytes before the last turn but the one to be generated. */
+    size_t last;
 } kv_turn_places;
 
 /* Places in `text`, n bytes, that ends with `generation` (the generation prompt; "" = none). 0 = not found. */

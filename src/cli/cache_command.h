@@ -9,6 +9,8 @@
  * server sees what went when it next reads it, and what came when it next starts.
  *
  * Exit status: 0 done, 1 failed or damage found, 2 wrong usage.
+ *
+ * Thread rule: the main thread.
  */
 #ifndef KV_CLI_CACHE_COMMAND_H
 #define KV_CLI_CACHE_COMMAND_H

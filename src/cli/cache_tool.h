@@ -39,8 +39,8 @@ typedef struct kv_cache_tool {
     json_t *out; /* what --json prints */
 } kv_cache_tool;
 
-/* cache_look.c, cache_change.c, cache_warm.c, cache_carry.c: a verb each. Exit status; KV_EXIT_FAILURE with *err filled, or with an
- * empty message when all was said. */
+/* cache_look.c, cache_change.c, cache_warm.c, cache_carry.c: a verb each. Exit status; KV_EXIT_FAILURE with *err filled,
+ * or with an empty message when all was said. */
 int kv_cache_ls(kv_cache_tool *t, kv_error *err);
 int kv_cache_show(kv_cache_tool *t, kv_error *err);
 int kv_cache_stat(kv_cache_tool *t, kv_error *err);

@@ -40,7 +40,7 @@ static int print_version(void) {
 static int print_help(const char *group) {
     kv_buf out = {0};
     kv_error err = {0};
-    if (group && strcmp(group, "markdown") == 0) { /* the README's list */
+    if (group && strcmp(group, "markdown") == 0) {
         kv_options_markdown(&out);
         return print(&out);
     }

@@ -1,12 +1,15 @@
 /* cli/cli.h: the program: subcommands, and one server's life from arguments to exit status.
  *
- *   kv_cli_main ──► help, version, --print-config, --check; why, status (ask.h: they ask a running server); cache, doctor
+ *   kv_cli_main ──► help, version, completion (manual.h), --print-config, --check, cache (cache_command.h),
+ *        │          doctor (doctor.h), why and status (ask.h: they ask a running server)
  *        └────────► kv_serve: main thread                        engine thread (engine_thread.c)
  *                   signals, HTTP up ─────────────────────────►  load, tune, plan, warm up
  *                   waits: signal, HUP, engine thread's end  ◄─  READY: kv_sched_run …
  *                   drain ─► stop ─► HTTP down ───────────────►  frees scheduler, engine, model
  *
  * Exit status: 0 a clean end, 1 a failure, 2 wrong usage. KV_EXIT_… below.
+ *
+ * Thread rule: the main thread.
  */
 #ifndef KV_CLI_CLI_H
 #define KV_CLI_CLI_H

@@ -9,6 +9,8 @@
  * and no other process is asked or disturbed. With -m, what is measured for the model is remembered, as `serve` does.
  *
  * Exit status: 0 nothing is bad, 1 something is, 2 wrong usage.
+ *
+ * Thread rule: the main thread.
  */
 #ifndef KV_CLI_DOCTOR_H
 #define KV_CLI_DOCTOR_H

@@ -22,7 +22,8 @@
 
 typedef struct kv_engine_thread kv_engine_thread;
 
-/* `wake` is set when the thread fails or leaves its loop, and when it begins to serve. It moves app->state from LOADING to READY, or to FAILED. */
+/* `wake` is set when the thread fails or leaves its loop, and when it begins to serve. It moves app->state from LOADING to
+ * READY, or to FAILED. */
 kv_status kv_engine_thread_start(kv_engine_thread **out, const kv_options *opt, kv_app *app, kv_wake *wake,
                                  kv_error *err);
 /* Puts it to sleep if nobody wanted the model for --sleep-idle-seconds. Milliseconds until to call again, -1 = when the

@@ -14,13 +14,14 @@
 
 #include "engine/engine.h"
 
-typedef enum kv_pooling {                        /* libllama's numbers */
-                          KV_POOLING_MODEL = -1, /* what the model's file says; without that none */
-                          KV_POOLING_NONE = 0,
-                          KV_POOLING_MEAN,
-                          KV_POOLING_CLS,
-                          KV_POOLING_LAST,
-                          KV_POOLING_RANK,
+/* libllama's numbers */
+typedef enum kv_pooling {
+    KV_POOLING_MODEL = -1, /* what the model's file says; without that none */
+    KV_POOLING_NONE = 0,
+    KV_POOLING_MEAN,
+    KV_POOLING_CLS,
+    KV_POOLING_LAST,
+    KV_POOLING_RANK,
 } kv_pooling;
 
 const char *kv_pooling_name(kv_pooling p); /* "mean"; static */

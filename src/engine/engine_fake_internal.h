@@ -7,6 +7,8 @@
  *   engine_fake_digest.c   hashes, logits, the naive reference
  *   engine_fake_model.c    vocabulary, template, parameters
  *   engine_fake_sampler.c  sampler
+ *
+ * Thread rule: as engine.h.
  */
 #ifndef KV_ENGINE_ENGINE_FAKE_INTERNAL_H
 #define KV_ENGINE_ENGINE_FAKE_INTERNAL_H

@@ -1,4 +1,7 @@
-/* engine/llama_internal.h: what model_llama.c and engine_llama.c share. */
+/* engine/llama_internal.h: what model_llama.c and engine_llama.c share.
+ *
+ * Thread rule: as engine.h: a model is read-only once loaded, a context has one thread.
+ */
 #ifndef KV_ENGINE_LLAMA_INTERNAL_H
 #define KV_ENGINE_LLAMA_INTERNAL_H
 
@@ -15,8 +18,8 @@ typedef struct kv_llama_model {
     char **lora_paths;        /* owned, as the texts */
     kv_lora_info *lora_infos; /* owned, as its task_name and prompt_prefix */
     int n_loras;
-    struct llama_model_kv_override
-        *overrides; /* owned; n_overrides, in the order given: of equal keys the first counts */
+    /* Owned; n_overrides, in the order given: of equal keys the first counts. */
+    struct llama_model_kv_override *overrides;
     int n_overrides;
     bool vocab_only;
     char *name, *arch, *desc, *path, *bos_text, *eos_text, *ftype; /* owned; info points here */

@@ -17,8 +17,9 @@ const char *kv_llama_lib_backends(void); /* "CPU (…)"; static once initialised
 bool kv_llama_lib_has_gpu(void);         /* any device but processors was found; once initialised */
 
 /* While a trap is open on this thread, the engine's errors are kept instead of logged, and with `warnings` its warnings
- * too: what a request causes is told to that request. Traps nest; the outermost decides. `text` is the last error's text (or the last warning's when there was
- * no error) since the outermost begin, "" when there was none; it stays until the next begin on this thread. */
+ * too: what a request causes is told to that request. Traps nest; the outermost decides. `text` is the last error's
+ * text (or the last warning's when there was no error) since the outermost begin, "" when there was none; it stays until
+ * the next begin on this thread. */
 void kv_llama_trap_begin(bool warnings);
 const char *kv_llama_trap_text(void);
 void kv_llama_trap_end(void);

@@ -53,7 +53,7 @@ typedef kv_status (*kv_http_handler)(void *app, kv_http_request *req, kv_http_re
 /* Writes an error body of the route's family; err->request_id is set. */
 typedef void (*kv_http_error_body)(kv_buf *out, const kv_error *err);
 /* OpenAI's, as llama-server fills it: {"error":{"code":404,"message":…,"type":…}}, with "param" when err->field is set,
- * and for CONTEXT_FULL the code "context_length_exceeded", n_prompt_tokens and n_ctx. Also for errors inside a stream. */
+ * and for CONTEXT_FULL the code "context_length_exceeded", n_prompt_tokens and n_ctx. */
 void kv_http_openai_error(kv_buf *out, const kv_error *err);
 
 typedef struct kv_http_route {

@@ -5,9 +5,11 @@
  *   remote.c   what a repository on the server has
  *   fetch.c    one file over HTTP: goes on where it stopped, checked, published whole
  *   hub.c      from what was asked to a path
+ *
+ * Thread rule: as hub.h, one thread.
  */
-#ifndef KV_HUB_PRIVATE_H
-#define KV_HUB_PRIVATE_H
+#ifndef KV_HUB_HUB_PRIVATE_H
+#define KV_HUB_HUB_PRIVATE_H
 
 #include "hub/hub.h"
 

@@ -1,8 +1,9 @@
 /* options/options.h: every setting, from four places: flag > KVASIR_… > LLAMA_ARG_… > --config file > default.
  *
  * One table (table.c) holds each option once: its names, environment variables, kind, range, group, help
- * line and where in kv_options it goes. Parsing, --help, --print-config, the README's list and the completions are
- * made from it. Options that llama-server has and kvasir has not stand in foreign.c, each with what becomes of it.
+ * line and where in kv_options it goes. Parsing, --help, `help markdown`, --print-config, the man page and the
+ * completions are made from it. Options that llama-server has and kvasir has not stand in foreign.c, each with what
+ * becomes of it.
  *
  * Environment: KVASIR_<LONG NAME>, with '-' as '_': KVASIR_CTX_SIZE; and what follows llama-server's LLAMA_ARG_.
  * Config file: `name = value` lines, names without dashes in front; '#' begins a comment at the start of a line or
@@ -137,11 +138,11 @@ void kv_options_defaults(kv_options *o);
  * for an unknown one the nearest known; KV_UNSUPPORTED for a llama-server option whose feature is not there. Warnings
  * (an option without meaning here) are appended to `warnings`, a line each. */
 kv_status kv_options_parse(kv_options *o, int argc, char **argv, char *const *env, kv_buf *warnings, kv_error *err);
-/* Cross-checks: quantised V needs flash attention, an outside address needs a key, a draft model is unsupported … */
+/* Cross-checks: quantised V needs flash attention, an outside address needs a key … */
 kv_status kv_options_check(const kv_options *o, kv_error *err);
 /* NULL = all groups; KV_NOT_FOUND naming the groups for an unknown one. "llama-server" lists foreign options. */
 kv_status kv_options_help(kv_buf *out, const char *group, kv_error *err);
-void kv_options_markdown(kv_buf *out);                   /* the README's list: one table a group */
+void kv_options_markdown(kv_buf *out);                   /* one table a group */
 void kv_options_print(kv_buf *out, const kv_options *o); /* as a --config file, secrets left out */
 void kv_options_free(kv_options *o);
 /* True for what ends in ".sock" or has a '/': llama-server's rule is the ending. */

@@ -1,4 +1,7 @@
-/* options/table.h: the shape of the option table. Only files in options/ include it. */
+/* options/table.h: the shape of the option table. Only files in options/ include it.
+ *
+ * Thread rule: static data.
+ */
 #ifndef KV_OPTIONS_TABLE_H
 #define KV_OPTIONS_TABLE_H
 

@@ -2,6 +2,8 @@
  *
  * Each takes the directory that stands for "/", so that a test can give it a made-up machine ("" is the real one).
  * What cannot be read counts as "no limit". Private to os/ and its tests.
+ *
+ * Thread rule: any thread.
  */
 #ifndef KV_OS_MACHINE_LINUX_H
 #define KV_OS_MACHINE_LINUX_H

@@ -76,7 +76,8 @@ kv_status kv_sched_erase_slot(kv_sched *s, int slot, int32_t *n_erased, kv_error
  * for a number out of range, KV_BUSY while it runs. Any thread. */
 kv_status kv_sched_read_slot(kv_tokens *tokens, char **scope, kv_sched *s, int slot, kv_error *err);
 
-/* What the generation that runs in the slot, or ran last, said about itself (kv_gen_params). The caller's; NULL: nothing. */
+/* What the generation that runs in the slot, or ran last, said about itself (kv_gen_params). Owned by the caller; NULL:
+ * nothing. */
 char *kv_sched_about_slot(kv_sched *s, int slot);
 
 typedef struct kv_slot_view {

@@ -21,6 +21,8 @@
  *   2. a generation is in exactly one place: the inbox, waiting, a slot, or done
  *   3. of a slot's generation held is a prefix, and at least one token is left to compute
  *   4. cells in use never exceed the pool, and what runs alone always fits: n_ctx_served ≤ the pool
+ *
+ * Thread rule: the engine's thread, but for what the mutex guards.
  */
 #ifndef KV_SCHED_SCHED_PRIVATE_H
 #define KV_SCHED_SCHED_PRIVATE_H

@@ -24,7 +24,8 @@
  *        H    …  payload, then zeros up to a multiple of 4096
  *
  * Valid ⇔ magic and version match ∧ sizes are consistent with the file's length ∧ the header checksum holds ∧ key =
- * XXH3-128(parent ‖ tokens) (not of whole-sequence snapshots) ∧, once read, the payload's checksum holds. Everything else is a damaged record.
+ * XXH3-128(parent ‖ tokens) (not of whole-sequence snapshots) ∧, once read, the payload's checksum holds. Everything
+ * else is a damaged record.
  *
  * Thread rule: pure functions.
  */

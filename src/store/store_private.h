@@ -4,6 +4,8 @@
  *   publish.c  reserve, write, commit                                  evict.c    eviction, remove, gc
  *   read.c     read, quarantine, verify                                paths.c    names, small files, faults
  *   table.c    rows and their order   index.c  SQLite   accounts.c  the shared budget
+ *
+ * Thread rule: any thread; what a mutex guards, and its place in the order, stands at the mutex.
  */
 #ifndef KV_STORE_STORE_PRIVATE_H
 #define KV_STORE_STORE_PRIVATE_H

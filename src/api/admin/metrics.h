@@ -3,8 +3,8 @@
  *
  * Thread rule: none; the caller brings the numbers.
  */
-#ifndef KV_API_METRICS_H
-#define KV_API_METRICS_H
+#ifndef KV_API_ADMIN_METRICS_H
+#define KV_API_ADMIN_METRICS_H
 
 #include "api/ledger.h"
 #include "base/buf.h"

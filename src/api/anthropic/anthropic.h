@@ -27,8 +27,8 @@
  *
  * Thread rule: the connection's thread.
  */
-#ifndef KV_API_ANTHROPIC_H
-#define KV_API_ANTHROPIC_H
+#ifndef KV_API_ANTHROPIC_ANTHROPIC_H
+#define KV_API_ANTHROPIC_ANTHROPIC_H
 
 #include "api/job.h"
 

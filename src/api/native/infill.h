@@ -8,8 +8,8 @@
  *
  * Thread rule: none.
  */
-#ifndef KV_API_INFILL_H
-#define KV_API_INFILL_H
+#ifndef KV_API_NATIVE_INFILL_H
+#define KV_API_NATIVE_INFILL_H
 
 #include "api/app.h"
 #include "base/json.h"

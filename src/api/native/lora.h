@@ -2,8 +2,8 @@
  *
  * Thread rule: none.
  */
-#ifndef KV_API_LORA_H
-#define KV_API_LORA_H
+#ifndef KV_API_NATIVE_LORA_H
+#define KV_API_NATIVE_LORA_H
 
 #include "api/params_fields.h"
 

@@ -2,8 +2,8 @@
  *
  * Thread rule: as job.h.
  */
-#ifndef KV_API_NATIVE_H
-#define KV_API_NATIVE_H
+#ifndef KV_API_NATIVE_NATIVE_H
+#define KV_API_NATIVE_NATIVE_H
 
 #include "api/job.h"
 

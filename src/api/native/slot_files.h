@@ -8,8 +8,8 @@
  *
  * Thread rule: pure functions.
  */
-#ifndef KV_API_SLOT_FILES_H
-#define KV_API_SLOT_FILES_H
+#ifndef KV_API_NATIVE_SLOT_FILES_H
+#define KV_API_NATIVE_SLOT_FILES_H
 
 #include "base/buf.h"
 #include "base/error.h"

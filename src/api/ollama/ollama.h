@@ -12,8 +12,8 @@
  *
  * Thread rule: the connection's thread.
  */
-#ifndef KV_API_OLLAMA_H
-#define KV_API_OLLAMA_H
+#ifndef KV_API_OLLAMA_OLLAMA_H
+#define KV_API_OLLAMA_OLLAMA_H
 
 #include "api/job.h"
 

@@ -13,8 +13,8 @@
  *
  * Thread rule: the connection's thread.
  */
-#ifndef KV_API_RESPONSES_H
-#define KV_API_RESPONSES_H
+#ifndef KV_API_RESPONSES_RESPONSES_H
+#define KV_API_RESPONSES_RESPONSES_H
 
 #include "api/gate.h"
 #include "api/job.h"
