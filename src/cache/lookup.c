@@ -56,6 +56,7 @@ void kv_lookup_drop(kv_lookup *l) {
     kv_cache *c = l->cache;
     forget_plan(l);
     kv_radix_unref(c->tree, l->root);
+    free(l->done);
     free(l->tokens);
     free(l);
     kv_cache_feed_hungry(c); /* what was read and not used gave room back */

@@ -4,7 +4,10 @@
  *          [block]    [block]          [block window checkpoint]     what one step of the engine thread needs at once
  *             └──────────┴── read in this order, ahead of the engine thread as far as there is room
  *
- * Thread rule: made on an I/O thread before `ready`; then the parts of group i belong to the reader until n_read > i, and
+ * Two readers take turns at the groups: while one checks what came, the drive works for the other. Room for a group is
+ * reserved when it is taken, so that nobody waits for room while he holds what cannot be used yet.
+ *
+ * Thread rule: made on an I/O thread before `ready`; then the parts of group i belong to its reader until n_read > i, and
  * to the engine thread from then on.
  */
 #ifndef KV_CACHE_LOOKUP_PRIVATE_H
@@ -42,6 +45,9 @@ struct kv_lookup {
 
     /* restore */
     _Atomic int n_read;    /* leading groups that are in memory */
+    int n_claimed;         /* groups that a reader has taken, in order; this and the next two under the cache's mutex */
+    int n_readers;         /* jobs that read, or wait for room */
+    bool *done;            /* owned; one a group: it is in memory */
     _Atomic bool starving; /* the engine thread waits */
     _Atomic int failure;   /* kv_miss: why the next group cannot be read; NONE: it can */
     int next;              /* step to be put next; the engine thread's */

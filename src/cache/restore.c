@@ -11,6 +11,8 @@
 
 /* Reading goes on for about this much, then others get a turn on the thread. */
 #define READ_TURN_BYTES (32u << 20)
+/* Of one restore, at a time. */
+enum { READERS = 2 };
 
 /* ── reading ahead (I/O threads) ───────────────────────────────────────────────────────────────────────────────── */
 
@@ -117,30 +119,78 @@ void kv_cache_feed_hungry(kv_cache *c) {
     if (l) kv_io_submit(c->cfg.io, KV_IO_READ, read_ahead, l);
 }
 
+typedef enum claim { CLAIM_GROUP, CLAIM_NO_ROOM, CLAIM_TOO_LARGE, CLAIM_NOTHING } claim;
+
+/* The next group, with buffers for it. helper: there is work for one more reader, who is counted already. Without room
+ * only the last reader stays, to wait for it. */
+static claim claim_group(int *group, kv_part **parts, int *n, bool *helper, kv_lookup *l) {
+    kv_cache *c = l->cache;
+    claim result = CLAIM_NOTHING;
+    *helper = false;
+    pthread_mutex_lock(&c->mutex);
+    bool over = atomic_load(&l->abandoned) || atomic_load(&l->failure) != KV_MISS_NONE;
+    if (!over && l->n_claimed < n_groups(l)) {
+        *group = l->n_claimed;
+        *n = parts_of(parts, l, *group);
+        result = !could_ever_fit(l, parts, *n) ? CLAIM_TOO_LARGE
+                 : reserve(l, parts, *n)       ? CLAIM_GROUP
+                 : l->n_readers > 1            ? CLAIM_NOTHING
+                                               : CLAIM_NO_ROOM;
+    }
+    if (result == CLAIM_GROUP) {
+        l->n_claimed++;
+        *helper = l->n_readers < READERS && l->n_claimed < n_groups(l);
+        if (*helper) l->n_readers++;
+    }
+    if (result == CLAIM_NOTHING) l->n_readers--;
+    pthread_mutex_unlock(&c->mutex);
+    return result;
+}
+
+static void count_read(kv_lookup *l, int group) {
+    pthread_mutex_lock(&l->cache->mutex);
+    l->done[group] = true;
+    int n = atomic_load(&l->n_read);
+    while (n < n_groups(l) && l->done[n]) n++;
+    atomic_store(&l->n_read, n);
+    pthread_mutex_unlock(&l->cache->mutex);
+}
+
+static void fail_reading(kv_lookup *l, kv_miss why) {
+    int none = KV_MISS_NONE;
+    atomic_compare_exchange_strong(&l->failure, &none, (int)why);
+    tell_engine(l);
+}
+
+static void start_reader(kv_lookup *l) {
+    atomic_fetch_add(&l->refs, 1);
+    kv_io_submit(l->cache->cfg.io, KV_IO_READ, read_ahead, l);
+}
+
 static void read_ahead(void *ctx) {
     kv_lookup *l = ctx;
     uint64_t bytes = 0;
-    while (!atomic_load(&l->abandoned)) {
-        int group = atomic_load(&l->n_read);
-        if (group == n_groups(l)) break;
+    for (;;) {
+        int group, n;
+        bool helper;
+        kv_part *parts[3];
         if (bytes >= READ_TURN_BYTES) {
             kv_io_submit(l->cache->cfg.io, KV_IO_READ, read_ahead, l);
             return;
         }
-        kv_part *parts[3];
-        int n = parts_of(parts, l, group);
-        bool fits = could_ever_fit(l, parts, n);
-        if (fits && !reserve(l, parts, n)) {
+        claim got = claim_group(&group, parts, &n, &helper, l);
+        if (helper) start_reader(l);
+        if (got == CLAIM_NOTHING) break;
+        if (got == CLAIM_NO_ROOM) {
             wait_for_room(l);
             return;
         }
-        kv_miss failure = fits ? read_parts(l, parts, n, &bytes) : KV_MISS_NO_MEMORY;
+        kv_miss failure = got == CLAIM_GROUP ? read_parts(l, parts, n, &bytes) : KV_MISS_NO_MEMORY;
         if (failure != KV_MISS_NONE) {
-            atomic_store(&l->failure, failure);
-            tell_engine(l);
-            break;
+            fail_reading(l, failure);
+            continue; /* which ends it */
         }
-        atomic_store(&l->n_read, group + 1);
+        count_read(l, group);
         tell_engine(l);
     }
     kv_lookup_drop(l);
@@ -162,8 +212,10 @@ static void begin(kv_lookup *l, int32_t have) {
     for (int i = group; i < n_groups(l); i++) from_disk = from_disk || parts_of(parts, l, i) > 0;
     atomic_store(&l->n_read, from_disk ? group : n_groups(l));
     if (!from_disk) return;
-    atomic_fetch_add(&l->refs, 1);
-    kv_io_submit(l->cache->cfg.io, KV_IO_READ, read_ahead, l);
+    l->done = kv_alloc((size_t)n_groups(l) * sizeof *l->done);
+    l->n_claimed = group;
+    l->n_readers = 1;
+    start_reader(l);
 }
 
 static bool is_read(kv_lookup *l, int group) {
