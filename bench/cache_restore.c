@@ -9,6 +9,7 @@
 #endif
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,12 +138,35 @@ static void prefill(world *w, const kv_token *tokens, int n) {
     kv_trail_free(t);
 }
 
+/* As the server waits: woken when there is something. */
+typedef struct bell {
+    pthread_mutex_t mutex;
+    pthread_cond_t rung;
+    bool rings;
+} bell;
+
+static void ring(void *ctx) {
+    bell *b = ctx;
+    pthread_mutex_lock(&b->mutex);
+    b->rings = true;
+    pthread_cond_signal(&b->rung);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static void wait_for(bell *b) {
+    pthread_mutex_lock(&b->mutex);
+    while (!b->rings) pthread_cond_wait(&b->rung, &b->mutex);
+    b->rings = false;
+    pthread_mutex_unlock(&b->mutex);
+}
+
 /* Milliseconds from the first step to the last; the look-up is done before. */
 static double restore(world *w, const kv_token *tokens, int n, uint64_t *bytes) {
     kv_error err;
     kv_engine_seq_rm(w->engine, 0, -1, -1);
-    kv_lookup *l = kv_lookup_start(w->cache, "", tokens, (size_t)n, NULL, NULL);
-    while (!kv_lookup_ready(l)) usleep(200);
+    bell b = {.mutex = PTHREAD_MUTEX_INITIALIZER, .rung = PTHREAD_COND_INITIALIZER};
+    kv_lookup *l = kv_lookup_start(w->cache, "", tokens, (size_t)n, ring, &b);
+    while (!kv_lookup_ready(l)) wait_for(&b);
     const kv_lookup_result *r = kv_lookup_get(l);
     if (r->position != n - 1) {
         fprintf(stderr, "cache_restore: only %d of %d tokens are there\n", (int)r->position, n - 1);
@@ -153,7 +177,7 @@ static double restore(world *w, const kv_token *tokens, int n, uint64_t *bytes) 
     kv_restore step;
     while ((step = kv_restore_step(l, &w->state, 0, 0, INT64_MAX, &err)) != KV_RESTORE_DONE) {
         if (step == KV_RESTORE_FAILED) must(KV_IO, "restore", &err);
-        usleep(50); /* the server waits to be woken */
+        if (step == KV_RESTORE_WAIT) wait_for(&b);
     }
     double ms = now_ms() - start;
     kv_lookup_free(l);

@@ -99,9 +99,9 @@ uint64_t kv_cache_block_tokens(const kv_record *r);
 void kv_cache_gone(void *cache, const kv_record_head *head); /* kv_store_on_gone */
 /* kv_radix_tokens_fn over memory and disk. A record that turns out to be damaged or missing is forgotten. */
 bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out);
-/* Reads into `r` (tokens and payload), whose head names it. On failure the tree has forgotten it unless it may come
+/* Reads into `r` (tokens and payload), whose head names it; from_drive: around the page cache. On failure the tree has forgotten it unless it may come
  * back (KV_IO). */
-kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err);
+kv_status kv_cache_read(kv_cache *c, kv_record *r, bool *from_drive, kv_error *err);
 /* The head by which the store finds a node's record. False: there is none on disk. */
 bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
 void kv_cache_touch(kv_cache *c, kv_radix_node *node); /* a use, in the tree and on disk */

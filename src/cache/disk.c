@@ -87,7 +87,7 @@ static bool tokens_on_disk(kv_cache *c, const kv_radix_node *node, kv_radix_slot
     if (!kv_cache_head_of(&head, c, node, slot)) return false;
     int32_t n = kv_radix_n_tokens(node); /* a whole record has the tokens of all its path */
     kv_token *tokens = kv_alloc((size_t)head.n_tokens * sizeof *tokens);
-    kv_status status = kv_store_read(c->cfg.store, tokens, NULL, &head, NULL);
+    kv_status status = kv_store_read(c->cfg.store, tokens, NULL, 0, NULL, &head, NULL);
     if (status == KV_OK) memcpy(out, tokens + (head.n_tokens - n), (size_t)n * sizeof *out);
     else if (!is_temporary(status)) lost(c, (kv_radix_node *)node, slot);
     free(tokens);
@@ -109,11 +109,11 @@ bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out) {
     return false;
 }
 
-kv_status kv_cache_read(kv_cache *c, kv_record *r, kv_error *err) {
+kv_status kv_cache_read(kv_cache *c, kv_record *r, bool *from_drive, kv_error *err) {
     size_t n = (size_t)r->head.n_payload;
     kv_status status = kv_record_make_room(r, err);
     if (status != KV_OK) return status;
-    status = kv_store_read(c->cfg.store, r->tokens, r->payload.data, &r->head, err);
+    status = kv_store_read(c->cfg.store, r->tokens, r->payload.data, r->payload.cap, from_drive, &r->head, err);
     if (status == KV_OK) r->payload.len = n;
     kv_radix_node *node = status == KV_OK || is_temporary(status) ? NULL : kv_radix_get(c->tree, r->head.key);
     if (node) {

@@ -58,10 +58,12 @@ static bool could_ever_fit(const kv_lookup *l, kv_part *const *parts, int n) {
 }
 
 /* NONE, or why it cannot be had. */
-static kv_miss read_parts(kv_lookup *l, kv_part *const *parts, int n, uint64_t *bytes) {
+static kv_miss read_parts(kv_lookup *l, kv_part *const *parts, int n, uint64_t *bytes, bool *from_drive) {
+    *from_drive = false;
     for (int i = 0; i < n; i++) {
         kv_error err;
-        kv_status status = kv_cache_read(l->cache, parts[i]->record, &err);
+        bool drive = false;
+        kv_status status = kv_cache_read(l->cache, parts[i]->record, &drive, &err);
         if (status == KV_OK && !kv_part_matches(l, parts[i], parts[i]->record)) {
             status = kv_fail(&err, KV_CORRUPT, "a record of other tokens has this prompt's hash");
             KV_WARN("cache: %s; it is not used", err.message);
@@ -73,6 +75,7 @@ static kv_miss read_parts(kv_lookup *l, kv_part *const *parts, int n, uint64_t *
                                             : KV_MISS_IO_ERROR;
         }
         *bytes += parts[i]->head.n_payload;
+        *from_drive = *from_drive || drive;
     }
     return KV_MISS_NONE;
 }
@@ -121,12 +124,10 @@ void kv_cache_feed_hungry(kv_cache *c) {
 
 typedef enum claim { CLAIM_GROUP, CLAIM_NO_ROOM, CLAIM_TOO_LARGE, CLAIM_NOTHING } claim;
 
-/* The next group, with buffers for it. helper: there is work for one more reader, who is counted already. Without room
- * only the last reader stays, to wait for it. */
-static claim claim_group(int *group, kv_part **parts, int *n, bool *helper, kv_lookup *l) {
+/* The next group, with buffers for it. Without room only the last reader stays, to wait for it. */
+static claim claim_group(int *group, kv_part **parts, int *n, kv_lookup *l) {
     kv_cache *c = l->cache;
     claim result = CLAIM_NOTHING;
-    *helper = false;
     pthread_mutex_lock(&c->mutex);
     bool over = atomic_load(&l->abandoned) || atomic_load(&l->failure) != KV_MISS_NONE;
     if (!over && l->n_claimed < n_groups(l)) {
@@ -137,23 +138,24 @@ static claim claim_group(int *group, kv_part **parts, int *n, bool *helper, kv_l
                  : l->n_readers > 1            ? CLAIM_NOTHING
                                                : CLAIM_NO_ROOM;
     }
-    if (result == CLAIM_GROUP) {
-        l->n_claimed++;
-        *helper = l->n_readers < READERS && l->n_claimed < n_groups(l);
-        if (*helper) l->n_readers++;
-    }
+    if (result == CLAIM_GROUP) l->n_claimed++;
     if (result == CLAIM_NOTHING) l->n_readers--;
     pthread_mutex_unlock(&c->mutex);
     return result;
 }
 
-static void count_read(kv_lookup *l, int group) {
+/* The group is in memory. False: this reader is one too many, and is not counted any more. What comes from the page cache
+ * is copied and checked by one as fast as the engine thread can take it, and two would be in its way. */
+static bool count_read(kv_lookup *l, int group, bool from_drive) {
     pthread_mutex_lock(&l->cache->mutex);
     l->done[group] = true;
     int n = atomic_load(&l->n_read);
     while (n < n_groups(l) && l->done[n]) n++;
     atomic_store(&l->n_read, n);
+    bool stays = from_drive || l->n_readers == 1;
+    if (!stays) l->n_readers--;
     pthread_mutex_unlock(&l->cache->mutex);
+    return stays;
 }
 
 static void fail_reading(kv_lookup *l, kv_miss why) {
@@ -172,26 +174,26 @@ static void read_ahead(void *ctx) {
     uint64_t bytes = 0;
     for (;;) {
         int group, n;
-        bool helper;
+        bool from_drive;
         kv_part *parts[3];
         if (bytes >= READ_TURN_BYTES) {
             kv_io_submit(l->cache->cfg.io, KV_IO_READ, read_ahead, l);
             return;
         }
-        claim got = claim_group(&group, parts, &n, &helper, l);
-        if (helper) start_reader(l);
+        claim got = claim_group(&group, parts, &n, l);
         if (got == CLAIM_NOTHING) break;
         if (got == CLAIM_NO_ROOM) {
             wait_for_room(l);
             return;
         }
-        kv_miss failure = got == CLAIM_GROUP ? read_parts(l, parts, n, &bytes) : KV_MISS_NO_MEMORY;
+        kv_miss failure = got == CLAIM_GROUP ? read_parts(l, parts, n, &bytes, &from_drive) : KV_MISS_NO_MEMORY;
         if (failure != KV_MISS_NONE) {
             fail_reading(l, failure);
             continue; /* which ends it */
         }
-        count_read(l, group);
+        bool stays = count_read(l, group, from_drive);
         tell_engine(l);
+        if (!stays) break;
     }
     kv_lookup_drop(l);
 }
@@ -214,8 +216,8 @@ static void begin(kv_lookup *l, int32_t have) {
     if (!from_disk) return;
     l->done = kv_alloc((size_t)n_groups(l) * sizeof *l->done);
     l->n_claimed = group;
-    l->n_readers = 1;
-    start_reader(l);
+    l->n_readers = n_groups(l) - group > 1 ? READERS : 1;
+    for (int i = l->n_readers; i > 0; i--) start_reader(l);
 }
 
 static bool is_read(kv_lookup *l, int group) {

@@ -147,6 +147,7 @@ typedef struct reading {
     void *front; /* header and tokens */
     kv_record_head head;
     const kv_token *tokens; /* into front */
+    bool from_drive;        /* the payload was read around the page cache */
 } reading;
 
 /* Errors that the file itself has, and that asking again will not mend. */
@@ -198,17 +199,21 @@ static bool lies_in_cache(reading *r, uint64_t from, uint64_t n) {
     return f->cached(f, r->fd, from) && f->cached(f, r->fd, from + n / 2) && f->cached(f, r->fd, from + n - 1);
 }
 
-static kv_status read_payload(reading *r, void *dst, kv_error *err) {
+static kv_status read_payload(reading *r, void *dst, size_t room, kv_error *err) {
     const kv_files *f = r->s->f;
     uint64_t from = kv_format_head_bytes(r->head.n_tokens), n = r->head.n_payload, done = 0;
     if (n >= DIRECT_MIN && (uintptr_t)dst % KV_FORMAT_ALIGN == 0 && !lies_in_cache(r, from, n)) {
         int fd = f->open(f, r->path.s, KV_OPEN_READ_DIRECT);
-        uint64_t whole = n / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN; /* the rest has no room to be read in one more page */
+        /* Files end on a page, so that the last bytes come with the rest where there is room for the whole page: to ask
+         * for them alone would wait for the drive once more. */
+        uint64_t whole = (n + KV_FORMAT_ALIGN - 1) / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN;
+        if (whole > room) whole = n / KV_FORMAT_ALIGN * KV_FORMAT_ALIGN;
         int64_t got = fd < 0 ? 0 : f->read_at(f, fd, dst, (size_t)whole, from);
         if (fd >= 0) f->close(f, fd);
-        if (got == (int64_t)whole) done = whole; /* else as if never tried */
+        if (got == (int64_t)whole) done = whole < n ? whole : n; /* else as if never tried */
+        r->from_drive = done > 0;
     }
-    int64_t got = f->read_at(f, r->fd, (char *)dst + done, (size_t)(n - done), from + done);
+    int64_t got = done == n ? 0 : f->read_at(f, r->fd, (char *)dst + done, (size_t)(n - done), from + done);
     if (got < 0) return read_failed(r, KV_STORE_FAULT_READ, got, err);
     if (done + (uint64_t)got != n) return damaged(r, err, "cut short while it was read");
     if (!kv_hash_equal(kv_hash_bytes(dst, (size_t)n), r->head.payload_hash))
@@ -217,15 +222,17 @@ static kv_status read_payload(reading *r, void *dst, kv_error *err) {
 }
 
 /* All checks, no consequences. */
-static kv_status check_record(kv_store *s, kv_token *tokens, void *dst, const kv_record_head *want, kv_error *err) {
+static kv_status check_record(kv_store *s, kv_token *tokens, void *dst, size_t room, bool *from_drive,
+                              const kv_record_head *want, kv_error *err) {
     reading r = {.s = s, .want = want, .fd = -1};
     kv_store_record_path(&r.path, s, want);
     kv_status status = open_record(&r, err);
     if (status == KV_OK) status = read_front(&r, err);
-    if (status == KV_OK && dst) status = read_payload(&r, dst, err);
+    if (status == KV_OK && dst) status = read_payload(&r, dst, room, err);
     if (status == KV_OK && tokens) memcpy(tokens, r.tokens, (size_t)r.head.n_tokens * sizeof *tokens);
     if (r.fd >= 0) s->f->close(s->f, r.fd);
     free(r.front);
+    if (from_drive) *from_drive = r.from_drive;
     return status;
 }
 
@@ -238,12 +245,13 @@ static void conclude(kv_store *s, const kv_record_head *head, kv_status status, 
     }
 }
 
-kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, const kv_record_head *head, kv_error *err) {
+kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, size_t room, bool *from_drive,
+                        const kv_record_head *head, kv_error *err) {
     kv_error own;
     if (!err) err = &own;
     err->message[0] = '\0';
     KV_CHECK(head->n_tokens > 0 && head->n_payload > 0);
-    kv_status status = check_record(s, tokens, dst, head, err);
+    kv_status status = check_record(s, tokens, dst, room, from_drive, head, err);
     conclude(s, head, status, err->message);
     return status;
 }
@@ -311,7 +319,7 @@ kv_status kv_store_verify(kv_store *s, bool dry_run, void (*progress)(void *ctx,
         kv_error why = {0};
         void *payload = aligned_alloc(KV_FORMAT_ALIGN, (size_t)n);
         kv_status status =
-            payload ? check_record(s, NULL, payload, h, &why)
+            payload ? check_record(s, NULL, payload, (size_t)n, NULL, h, &why)
                     : kv_fail(&why, KV_NO_MEMORY, "no memory to read a record of %llu bytes", (unsigned long long)n);
         free(payload);
         if (status == KV_CORRUPT) ++*n_bad;

@@ -98,11 +98,13 @@ kv_status kv_store_write(kv_store *s, const kv_record_head *head, const kv_token
 kv_status kv_store_commit(kv_store *s, void (*done)(void *ctx, const kv_record_head *head, kv_status status), void *ctx,
                           kv_error *err);
 
-/* Read a record: its tokens (n_tokens; may be NULL), and the payload into dst (n_payload bytes from the head, best
- * aligned to 4096), or without payload when dst is NULL. All checks made: also that it is the record asked for.
+/* Read a record: its tokens (n_tokens; may be NULL), and the payload into dst (n_payload bytes from the head; best
+ * aligned to 4096, with room for that many rounded up to 4096), or without payload when dst is NULL. from_drive (may be
+ * NULL): it was read around the page cache. All checks made: also that it is the record asked for.
  * KV_CORRUPT: it was damaged or unreadable and quarantined, the caller forgets it (the gone callback has run).
  * KV_NOT_FOUND: the file is gone, or is not ours. KV_UNSUPPORTED: a newer format, left alone. KV_IO: try later. */
-kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, const kv_record_head *head, kv_error *err);
+kv_status kv_store_read(kv_store *s, kv_token *tokens, void *dst, size_t room, bool *from_drive,
+                        const kv_record_head *head, kv_error *err);
 /* The record's whole file into dst (kv_format_file_bytes long, aligned to 4), with all checks and consequences of
  * kv_store_read; *full gets all of its header. */
 kv_status kv_store_read_file(kv_store *s, void *dst, kv_record_head *full, const kv_record_head *head, kv_error *err);

@@ -431,7 +431,7 @@ static void assert_holds(const char *where, kv_hash ns) {
     kv_store *s = open_at(where, NULL);
     make_all(r, ns);
     for (int i = 0; i < N; i++) {
-        assert_int_equal(kv_store_read(s, tokens, payload, &r[i].head, NULL), KV_OK);
+        assert_int_equal(kv_store_read(s, tokens, payload, sizeof payload, NULL, &r[i].head, NULL), KV_OK);
         assert_memory_equal(tokens, r[i].tokens, sizeof tokens);
         assert_memory_equal(payload, r[i].payload, r[i].head.n_payload);
     }

@@ -154,7 +154,8 @@ static inline kv_status read_rec(rig *r, const rec *x) {
     kv_token tokens[64] = {0};
     kv_error err = {0};
     void *payload = aligned_alloc(4096, (x->head.n_payload + 4095) / 4096 * 4096);
-    kv_status status = kv_store_read(r->store, tokens, payload, &x->head, &err);
+    kv_status status =
+        kv_store_read(r->store, tokens, payload, (x->head.n_payload + 4095) / 4096 * 4096, NULL, &x->head, &err);
     if (status == KV_OK) {
         assert_memory_equal(tokens, x->tokens, 16 * sizeof *tokens);
         assert_memory_equal(payload, x->payload, x->head.n_payload);

@@ -31,7 +31,7 @@ static void publish_and_read(void **state) {
         for (int i = 0; i < 8; i++) {
             assert_true(kv_store_has(r.store, &chain[i].head));
             assert_int_equal(read_rec(&r, &chain[i]), KV_OK);
-            assert_int_equal(kv_store_read(r.store, NULL, NULL, &chain[i].head, NULL), KV_OK);
+            assert_int_equal(kv_store_read(r.store, NULL, NULL, 0, NULL, &chain[i].head, NULL), KV_OK);
         }
         rig_close(&r);
         rig_open(&r);
