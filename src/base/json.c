@@ -51,7 +51,7 @@ bool kv_utf8_valid(const char *s, size_t n) {
 
 /* ── parsing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static kv_status check_depth(const char *text, size_t n, kv_error *err) {
+kv_status kv_json_check_depth(const char *text, size_t n, kv_error *err) {
     int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ static kv_status check_depth(const char *text, size_t n, kv_error *err) {
 
 kv_status kv_json_parse(json_t **out, const char *text, size_t n, kv_error *err) {
     *out = NULL;
-    kv_status st = check_depth(text, n, err);
+    kv_status st = kv_json_check_depth(text, n, err);
     if (st != KV_OK) return st;
     json_error_t je;
     /* JSON_ALLOW_NUL: a \u0000 in a prompt is a byte like any other; who cannot take it (kv_json_str) says so. */
@@ -85,6 +85,15 @@ kv_status kv_json_parse(json_t **out, const char *text, size_t n, kv_error *err)
     char *near = strstr(je.text, " near ");
     if (near) *near = '\0';
     return kv_fail(err, KV_INVALID, "invalid JSON: %s at line %d, column %d", je.text, je.line, je.column);
+}
+
+int kv_json_nesting(int *open, const char *text, size_t n) {
+    int deepest = *open;
+    for (size_t i = 0; i < n; i++) {
+        if ((text[i] == '[' || text[i] == '{') && ++*open > deepest) deepest = *open;
+        if ((text[i] == ']' || text[i] == '}') && *open > 0) --*open;
+    }
+    return deepest;
 }
 
 /* ── getters ───────────────────────────────────────────────────────────────────────────────────────────────────── */

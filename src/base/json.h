@@ -24,6 +24,12 @@
  * `*out` is owned by the caller (json_decref). */
 kv_status kv_json_parse(json_t **out, const char *text, size_t n, kv_error *err);
 
+/* KV_INVALID when the text, read as JSON, is nested deeper than that. Whether it is JSON at all is not looked at. */
+kv_status kv_json_check_depth(const char *text, size_t n, kv_error *err);
+/* How many brackets at most were open at a time in a text that comes in pieces; those in strings count, too. *open: those
+ * that are, 0 at the start. */
+int kv_json_nesting(int *open, const char *text, size_t n);
+
 /* Absent or null: KV_OK and *out unchanged. Wrong type: KV_INVALID naming the field. */
 kv_status kv_json_bool(bool *out, const json_t *obj, const char *field, kv_error *err);
 kv_status kv_json_int(int64_t *out, const json_t *obj, const char *field, int64_t min, int64_t max, kv_error *err);

@@ -107,6 +107,12 @@ static kv_status check_arguments(json_t **out, const json_t *function, const pla
     if (!args) {
         *out = json_string("{}");
     } else if (json_is_string(args)) {
+        /* Templates that take the object get it parsed, by what recurses. */
+        if (kv_json_check_depth(json_string_value(args), json_string_length(args), NULL) != KV_OK) {
+            place p = at_member(at, "arguments");
+            return kv_fail_field(err, p.path, "'%s' is JSON that is nested deeper than %d levels", p.path,
+                                 KV_JSON_MAX_DEPTH);
+        }
         *out = json_incref(args);
     } else if (json_is_object(args)) {
         kv_buf text = {0};
@@ -271,7 +277,7 @@ static kv_status check_parameters(json_t **out, const json_t *function, const pl
     if (parameters && !json_is_object(parameters))
         return kv_fail_field(err, p.path, "'%s' must be a JSON schema object", p.path);
     if (strict && json_object_size(parameters) > 0) return kv_chat_schema(out, parameters, p.path, true, err);
-    kv_status st = kv_chat_schema_names(parameters, p.path, err);
+    kv_status st = kv_chat_schema_size(parameters, p.path, err);
     if (st != KV_OK) return st;
     *out = parameters ? json_incref(parameters) : json_object();
     return KV_OK;

@@ -7,12 +7,13 @@
 
 #include "chat/pattern.h"
 
-#define MAX_COUNT     2000  /* repetitions that a grammar counts; the engine reads more as "any number" */
-#define MAX_NODES     20000 /* schemas in one; each is looked up among those before it */
-#define MAX_NAME      1024  /* bytes; the converter's regular expressions recurse once for each character of a name */
-#define MAX_DEPTH     300   /* nodes inside each other, references followed: the converter recurses as we do */
-#define ROOT_COPY     "kvasir-root"
-#define ROOT_COPY_REF "#/$defs/" ROOT_COPY
+#define MAX_COUNT      2000  /* repetitions that a grammar counts; the engine reads more as "any number" */
+#define MAX_NODES      20000 /* schemas in one; each is looked up among those before it */
+#define MAX_NAME       1024  /* bytes; the converter's regular expressions recurse once for each character of a name */
+#define MAX_PROPERTIES 500   /* of one object; the converter recurses on them, in time of their number's cube */
+#define MAX_DEPTH      300   /* nodes inside each other, references followed: the converter recurses as we do */
+#define ROOT_COPY      "kvasir-root"
+#define ROOT_COPY_REF  "#/$defs/" ROOT_COPY
 
 typedef struct walk {
     const json_t *original;
@@ -351,6 +352,7 @@ static const json_t *through_refs(walk *w, const json_t *s) {
     for (int i = 0; i < 32 && json_is_object(s); i++) {
         const char *ref = json_string_value(json_object_get(s, "$ref"));
         if (!ref) return s;
+        if (ref[0] != '#') return NULL;
         s = strcmp(ref, "#") == 0 ? w->root : resolve(w, ref);
     }
     return NULL;
@@ -615,32 +617,59 @@ static kv_status walk_node(walk *w, json_t *s, const place *at) {
     return st;
 }
 
-kv_status kv_chat_schema_names(const json_t *schema, const char *path, kv_error *err) {
-    const char *name, *ref = json_string_value(json_object_get(schema, "$ref"));
+/* ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Properties that the converter puts into one object: its own, and those of what it merges. */
+static size_t count_properties(walk *w, const json_t *s) {
+    size_t n = json_object_size(json_object_get(s, "properties")), i;
+    const json_t *part;
+    json_array_foreach(json_object_get(s, "allOf"), i, part) n +=
+        json_object_size(json_object_get(through_refs(w, part), "properties"));
+    return n;
+}
+
+static kv_status check_object(walk *w, const json_t *s) {
+    const char *ref = json_string_value(json_object_get(s, "$ref"));
+    size_t n_ref = ref ? strlen(ref) : 0, n = count_properties(w, s);
+    if (n_ref > MAX_NAME)
+        return kv_fail_field(w->err, w->base, "%s: a '$ref' has %zu bytes; at most %d are possible", w->base, n_ref,
+                             MAX_NAME);
+    if (n > MAX_PROPERTIES)
+        return kv_fail_field(w->err, w->base, "%s: an object has %zu properties; at most %d are possible", w->base, n,
+                             MAX_PROPERTIES);
+    if (w->n_seen++ == MAX_NODES)
+        return kv_fail_field(w->err, w->base, "%s: the schema has more than %d objects in it", w->base, MAX_NODES);
+    return KV_OK;
+}
+
+static kv_status check_size(walk *w, const json_t *s) {
+    const char *name;
     json_t *value;
     size_t i;
-    kv_status st = KV_OK;
-    if (ref && strlen(ref) > MAX_NAME)
-        return kv_fail_field(err, path, "%s: a '$ref' has %zu bytes; at most %d are possible", path, strlen(ref),
-                             MAX_NAME);
-    json_object_foreach((json_t *)schema, name, value) {
-        if (strlen(name) > MAX_NAME)
-            return kv_fail_field(err, path, "%s: a name, \"%.40s…\", has %zu bytes; at most %d are possible", path,
-                                 name, strlen(name), MAX_NAME);
-        st = kv_chat_schema_names(value, path, err);
+    kv_status st = json_is_object(s) ? check_object(w, s) : KV_OK;
+    json_object_foreach((json_t *)s, name, value) {
+        if (st == KV_OK && strlen(name) > MAX_NAME)
+            st = kv_fail_field(w->err, w->base, "%s: a name, \"%.40s…\", has %zu bytes; at most %d are possible",
+                               w->base, name, strlen(name), MAX_NAME);
+        if (st == KV_OK) st = check_size(w, value);
         if (st != KV_OK) return st;
     }
-    json_array_foreach(schema, i, value) {
-        st = kv_chat_schema_names(value, path, err);
+    json_array_foreach(s, i, value) {
+        st = check_size(w, value);
         if (st != KV_OK) return st;
     }
-    return KV_OK;
+    return st;
+}
+
+kv_status kv_chat_schema_size(const json_t *schema, const char *path, kv_error *err) {
+    walk w = {.root = (json_t *)schema, .base = path, .err = err};
+    return check_size(&w, schema);
 }
 
 kv_status kv_chat_schema(json_t **out, const json_t *schema, const char *path, bool strict, kv_error *err) {
     *out = NULL;
-    kv_status named = kv_chat_schema_names(schema, path, err);
-    if (named != KV_OK) return named;
+    kv_status sized = kv_chat_schema_size(schema, path, err);
+    if (sized != KV_OK) return sized;
     walk w = {.original = schema, .root = json_deep_copy(schema), .base = path, .strict = strict, .err = err};
     place at = {{0}};
     snprintf(at.path, sizeof at.path, "%.90s", path);

@@ -22,9 +22,10 @@
 
 #include "base/json.h"
 
-/* KV_INVALID when a member's name or a "$ref" is longer than the engine can take (1024 bytes): also for schemas that are
- * handed on as they are. Recurses as deep as the JSON is. */
-kv_status kv_chat_schema_names(const json_t *schema, const char *path, kv_error *err);
+/* KV_INVALID when the engine's converter would need endless time or stack for it: names and "$ref"s of more than 1024
+ * bytes, objects of more than 500 properties, more than 20000 objects in all. For schemas that are handed on as they are;
+ * kv_chat_schema looks by itself. Recurses as deep as the JSON is. */
+kv_status kv_chat_schema_size(const json_t *schema, const char *path, kv_error *err);
 
 /* *out: a new schema for the converter. `path` is the schema's place in the request, for errors. */
 kv_status kv_chat_schema(json_t **out, const json_t *schema, const char *path, bool strict, kv_error *err);

@@ -8,8 +8,7 @@
  *   NaN biases, unbounded history lengths                                  check_sampling
  *   a row without logits                                                   sampler_sample
  *   grammars that recurse without end in its parser                        gbnf.c
- *   texts on which its regular expressions recurse to the stack's end      tokenize in model_llama.c, max_words here,
- *                                                                          names in schemas: chat/schema.c
+ *   texts and names on which its regular expressions recurse               model_llama.c, max_words, chat/schema.c
  *   messages or tools of a wrong shape                                     chat_inputs
  */
 #define _Noreturn __attribute__((noreturn)) /* C's spelling, used by base/error.h */
@@ -297,6 +296,8 @@ struct kv_chat_stream {
     common_chat_msg msg; /* what the deltas told so far */
     std::vector<std::string> ids;
     std::vector<bool> named; /* whose name and id went out */
+    int open = 0;            /* brackets */
+    bool too_deep = false;   /* for the parser, which recurses: what comes is content */
 };
 
 namespace {
@@ -608,6 +609,9 @@ void advance_unparsed(common_json &deltas, kv_chat_stream *s) {
     advance(deltas, s, std::move(next));
 }
 
+/* Of brackets inside each other, whatever they mean: as JSON they would take half of the stack that threads have here. */
+constexpr int max_nesting = 2000;
+
 } // namespace
 
 kv_status kv_chat_stream_new(kv_chat_stream **out, const kv_chat_prompt *p, kv_error *err) {
@@ -617,7 +621,9 @@ kv_status kv_chat_stream_new(kv_chat_stream **out, const kv_chat_prompt *p, kv_e
         made->parser = p->parser;
         made->msg.role = "assistant";
         /* What the client itself wrote into the continued message is not told back. */
-        if (p->parser->is_continuation) made->msg = common_chat_parse("", /*is_partial=*/true, *p->parser);
+        const std::string &begun = p->parser->generation_prompt;
+        made->too_deep = kv_json_nesting(&made->open, begun.data(), begun.size()) > max_nesting;
+        if (p->parser->is_continuation && !made->too_deep) made->msg = common_chat_parse("", true, *p->parser);
         *out = made.release();
         return KV_OK;
     });
@@ -627,9 +633,11 @@ kv_status kv_chat_stream_feed(kv_buf *deltas_json, kv_chat_stream *s, const char
                               kv_error *err) {
     return guard(err, KV_ENGINE, [&] {
         s->text.append(text, n);
+        if (kv_json_nesting(&s->open, text, n) > max_nesting) s->too_deep = true;
         common_json deltas = common_json::array();
         try {
-            common_chat_msg next = common_chat_parse(s->text, /*is_partial=*/!final, *s->parser);
+            common_chat_msg next = s->too_deep ? s->msg : common_chat_parse(s->text, !final, *s->parser);
+            if (s->too_deep) next.content.append(text, n);
             if (!next.empty()) advance(deltas, s, std::move(next));
             else if (final) advance_unparsed(deltas, s);
         } catch (const std::bad_alloc &) {

@@ -245,6 +245,41 @@ static void test_bad_tools(void **state) {
     }
 }
 
+/* The engine names rules of its grammars after tools and their parameters, with regular expressions that recurse. */
+static void test_long_names(void **state) {
+    (void)state;
+    static char name[500001];
+    memset(name, '_', sizeof name - 1);
+    for (int i = 0; i < 2; i++) {
+        json_t *in = json_pack("[{s:s, s:{s:s, s:{s:{s:{}}}}}]", "type", "function", "function", "name", i ? "f" : name,
+                               "parameters", "properties", i ? name : "x"),
+               *out;
+        kv_error err = {0};
+        assert_int_equal(kv_chat_check_tools(&out, in, &err), KV_INVALID);
+        assert_string_equal(err.field, i ? "tools[0].function.parameters" : "tools[0].function.name");
+        json_decref(in);
+    }
+}
+
+/* Templates that take the object get it from a parser that recurses. */
+static void test_deep_arguments(void **state) {
+    (void)state;
+    for (int depth = 256; depth <= 100000; depth += 99744) {
+        kv_buf text = {0};
+        for (int i = 0; i < depth; i++) kv_buf_adds(&text, "[");
+        for (int i = 0; i < depth; i++) kv_buf_adds(&text, "]");
+        json_t *in = json_pack("[{s:s, s:n, s:[{s:{s:s, s:s}}]}]", "role", "assistant", "content", "tool_calls",
+                               "function", "name", "f", "arguments", text.data),
+               *out = NULL;
+        kv_error err = {0};
+        assert_int_equal(kv_chat_check_messages(&out, in, KV_IMAGE_ERROR, &err), depth == 256 ? KV_OK : KV_INVALID);
+        if (depth > 256) assert_string_equal(err.field, "messages[0].tool_calls[0].function.arguments");
+        json_decref(out);
+        json_decref(in);
+        kv_buf_free(&text);
+    }
+}
+
 static const struct {
     const char *in;
     bool tools;
@@ -301,9 +336,11 @@ static void test_tool_choice(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_messages), cmocka_unit_test(test_bad_messages), cmocka_unit_test(test_long_place),
-        cmocka_unit_test(test_media),         cmocka_unit_test(test_tools),        cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_tool_choice),
+        cmocka_unit_test(test_good_messages),  cmocka_unit_test(test_bad_messages),
+        cmocka_unit_test(test_long_place),     cmocka_unit_test(test_media),
+        cmocka_unit_test(test_tools),          cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_tool_choice),    cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_deep_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

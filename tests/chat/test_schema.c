@@ -256,10 +256,81 @@ static void test_loops(void **state) {
     json_decref(root);
 }
 
+/* A name of n characters, as a property's and as a reference's. */
+static void try_name(size_t n, kv_status expected) {
+    char *name = kv_alloc(n + 1), *ref = kv_alloc(n + 9);
+    memset(name, '_', n);
+    snprintf(ref, n + 9, "#/$defs/%s", name);
+    json_t *properties = json_pack("{s:s, s:{s:{s:s}}}", "type", "object", "properties", name, "type", "string"), *out;
+    json_t *reference = json_pack("{s:s, s:{s:{s:s}}}", "$ref", ref, "$defs", name, "type", "string");
+    kv_error err = {0};
+    for (int strict = 0; strict < 2; strict++) {
+        assert_int_equal(kv_chat_schema(&out, properties, "s", strict, &err), expected);
+        if (expected == KV_OK) json_decref(out);
+        else assert_non_null(strstr(err.message, "at most 1024"));
+    }
+    if (expected != KV_OK) assert_int_equal(kv_chat_schema(&out, reference, "s", true, &err), KV_INVALID);
+    json_decref(properties);
+    json_decref(reference);
+    free(name);
+    free(ref);
+}
+
+static void test_large(void **state) {
+    (void)state;
+    try_name(1024, KV_OK);
+    try_name(1025, KV_INVALID);
+    try_name(500000, KV_INVALID); /* the converter's regular expressions would use up the stack */
+    json_t *list = json_array(), *root = json_pack("{s:o}", "anyOf", list), *out;
+    kv_error err = {0};
+    for (int i = 0; i < 30000; i++) json_array_append_new(list, json_pack("{s:s}", "type", "null"));
+    assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), KV_INVALID);
+    assert_non_null(strstr(err.message, "more than 20000"));
+    json_decref(root);
+}
+
+/* An object with properties a0, a1 … */
+static json_t *object_of(const char *prefix, int n) {
+    json_t *properties = json_object();
+    for (int i = 0; i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s%d", prefix, i);
+        json_object_set_new(properties, name, json_pack("{s:s}", "type", "null"));
+    }
+    return json_pack("{s:s, s:o}", "type", "object", "properties", properties);
+}
+
+static void test_many_properties(void **state) {
+    (void)state;
+    kv_error err = {0};
+    for (int n = 500; n < 502; n++) {
+        json_t *root = object_of("a", n), *out = NULL;
+        assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), n == 500 ? KV_OK : KV_INVALID);
+        json_decref(out);
+        json_decref(root);
+    }
+    /* and what is merged into one */
+    json_t *root = json_pack("{s:[o, {s:s}], s:{s:o}}", "allOf", object_of("a", 300), "$ref", "#/$defs/b", "$defs", "b",
+                             object_of("b", 300)),
+           *out;
+    assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), KV_INVALID);
+    assert_non_null(strstr(err.message, "600 properties"));
+    json_decref(root);
+    root = parse(
+        "{\"allOf\":[{\"$ref\":\"\"},{\"type\":\"object\",\"properties\":{}}]}"); /* nothing behind its end is read */
+    assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), KV_INVALID);
+    json_decref(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns), cmocka_unit_test(test_pattern_edges), cmocka_unit_test(test_good),
-        cmocka_unit_test(test_bad),      cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_pattern_edges),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_many_properties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -425,6 +425,65 @@ static void test_continued_message(void **state) {
     kv_border_model_free(m.border);
 }
 
+/* Brackets without end, as a model may repeat them: the parser calls itself for each. */
+static void test_deep_answers(void **state) {
+    (void)state;
+    kv_error err = {0};
+    kv_model m = template_only("Qwen-Qwen2.5-7B-Instruct");
+    kv_chat_params p = params(HELLO);
+    p.tools_json = TOOLS;
+    kv_chat_prompt *c = render(&m, p);
+    for (int depth = 1000; depth <= 1000000; depth *= 10) {
+        kv_buf text = {0}, b = {0};
+        kv_chat_stream *s;
+        kv_buf_adds(&text, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": ");
+        for (int i = 0; i < depth; i++) kv_buf_adds(&text, "[");
+        check(kv_chat_stream_new(&s, c, &err), &err);
+        check(kv_chat_stream_feed(&b, s, text.data, text.len, true, &err), &err);
+        client got = {0};
+        client_takes(&got, &b);
+        if (!kv_chat_stream_has_tool_calls(s)) assert_string_equal(kv_buf_str(&got.content), text.data);
+        else assert_int_equal(depth, 1000);
+        client_free(&got);
+        kv_buf_free(&b);
+        kv_chat_stream_free(s);
+
+        /* in pieces: what was told stays, and the rest is told */
+        check(kv_chat_stream_new(&s, c, &err), &err);
+        for (size_t at = 0; at < text.len; at += 50000)
+            check(
+                kv_chat_stream_feed(&b, s, text.data + at, text.len - at < 50000 ? text.len - at : 50000, false, &err),
+                &err);
+        check(kv_chat_stream_feed(&b, s, " end", 4, true, &err), &err);
+        if (depth > 1000) assert_non_null(strstr(b.data, " end"));
+        kv_buf_free(&b);
+        kv_chat_stream_free(s);
+        kv_buf_free(&text);
+    }
+    kv_chat_prompt_free(c);
+
+    kv_buf messages = {0}; /* the same, begun by the client */
+    kv_buf_adds(&messages,
+                "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"<tool_call>\\n"
+                "{\\\"name\\\": \\\"get_weather\\\", \\\"arguments\\\": {\\\"city\\\": ");
+    for (int i = 0; i < 100000; i++) kv_buf_adds(&messages, "[");
+    kv_buf_adds(&messages, "\"}]");
+    p = params(messages.data);
+    p.tools_json = TOOLS;
+    p.continue_final_message = true;
+    c = render(&m, p);
+    kv_chat_stream *s;
+    kv_buf b = {0};
+    check(kv_chat_stream_new(&s, c, &err), &err);
+    check(kv_chat_stream_feed(&b, s, "[]", 2, true, &err), &err);
+    assert_non_null(strstr(b.data, "[]"));
+    kv_buf_free(&b);
+    kv_chat_stream_free(s);
+    kv_chat_prompt_free(c);
+    kv_buf_free(&messages);
+    kv_border_model_free(m.border);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chatml),
@@ -438,6 +497,7 @@ int main(void) {
         cmocka_unit_test(test_reasoning_stays_inside_with_format_none),
         cmocka_unit_test(test_broken_answers),
         cmocka_unit_test(test_continued_message),
+        cmocka_unit_test(test_deep_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
