@@ -59,6 +59,9 @@ kv_status kv_find_model(kv_options *o, bool offline, kv_error *err) {
     if (st != KV_OK) return st;
     free(o->model);
     o->model = path;
-    KV_INFO("%s is %s", o->hf_repo ? o->hf_repo : o->model_url, path);
+    kv_buf shown = {0};
+    if (!o->hf_repo) kv_hub_show_url(&shown, o->model_url);
+    KV_INFO("%s is %s", o->hf_repo ? o->hf_repo : kv_buf_str(&shown), path);
+    kv_buf_free(&shown);
     return KV_OK;
 }

@@ -32,6 +32,7 @@
 #define CONNECT_S     30
 #define TELL_EVERY_US 200000
 #define REDIRECTS     10
+#define LOCK_TRIES    10 /* each is lost to a program that was done just then */
 #define COPY_BYTES    (1u << 20)
 
 typedef struct transfer {
@@ -47,6 +48,7 @@ typedef struct transfer {
     char sha256[65];     /* of the server's headers; "" = none */
     char validator[200]; /* the strong ETag of what is in the unfinished file; "" = none */
     const char *unfinished;
+    const char *shown; /* the URL for messages, without what may be secret in it */
     char etag[200];
     kv_buf body; /* of an answer that is no file: for the message */
 } transfer;
@@ -130,6 +132,14 @@ static bool from_the_start(transfer *t) {
     return ftruncate(t->fd, 0) == 0;
 }
 
+/* False when who had the lock before has published the file meanwhile, or removed it: writing into it would write into
+ * the model. */
+static bool stands_at(int fd, const char *path) {
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
+}
+
 static kv_status open_unfinished(transfer *t, const char *path, kv_error *err) {
     kv_buf dir = {0};
     const char *slash = strrchr(path, '/');
@@ -140,14 +150,24 @@ static kv_status open_unfinished(transfer *t, const char *path, kv_error *err) {
     }
     kv_buf_free(&dir);
     if (st != KV_OK) return st;
-    t->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (t->fd < 0) return kv_fail_errno(err, "open %s", path);
-    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) return kv_fail_errno(err, "lock %s", path);
-        return kv_fail(err, KV_BUSY, "another program is fetching %s: start again when it is done", t->f->name);
-    }
+    int tries = 0;
+    do {
+        if (t->fd >= 0) close(t->fd);
+        t->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (t->fd < 0) return kv_fail_errno(err, "open %s", path);
+        bool locked = flock(t->fd, LOCK_EX | LOCK_NB) == 0;
+        if (!locked && errno != EWOULDBLOCK) return kv_fail_errno(err, "lock %s", path);
+        if (!locked || ++tries == LOCK_TRIES) {
+            return kv_fail(err, KV_BUSY, "another program is fetching %s: start again when it is done", t->f->name);
+        }
+    } while (!stands_at(t->fd, path));
     if (!hash_what_is_there(t)) return kv_fail_errno(err, "read %s", path);
     return KV_OK;
+}
+
+static bool is_published(const kv_hub_fetch *f) {
+    struct stat s;
+    return stat(f->path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
 /* Where the size is known: better to say now that it does not fit than in an hour. */
@@ -271,8 +291,8 @@ static kv_status refused(const transfer *t, long http, kv_error *err) {
         return kv_fail(err, KV_FORBIDDEN, "%s: the server says %ld: %s", name, http,
                        t->f->token ? "the token (--hf-token, HF_TOKEN) does not open it"
                                    : "it wants an access token: give HF_TOKEN or --hf-token");
-    if (http == 404) return kv_fail(err, KV_NOT_FOUND, "%s: there is nothing at %s", name, t->f->url);
-    return kv_fail(err, KV_IO, "%s: the server says %ld at %s", name, http, t->f->url);
+    if (http == 404) return kv_fail(err, KV_NOT_FOUND, "%s: there is nothing at %s", name, t->shown);
+    return kv_fail(err, KV_IO, "%s: the server says %ld at %s", name, http, t->shown);
 }
 
 /* KV_OK: the file is whole. *again: it is worth another try. */
@@ -322,7 +342,7 @@ static kv_status try_once(transfer *t, bool *again, kv_error *err) {
     }
     *again = code != CURLE_OK || http >= 500 || http == 429 || http == 408;
     if (code != CURLE_OK && code != CURLE_WRITE_ERROR)
-        return kv_fail(err, KV_IO, "%s: %s: %s", t->f->name, t->f->url, detail[0] ? detail : curl_easy_strerror(code));
+        return kv_fail(err, KV_IO, "%s: %s: %s", t->f->name, t->shown, detail[0] ? detail : curl_easy_strerror(code));
     return http == 200 || http == 206 ? KV_OK : refused(t, http, err);
 }
 
@@ -390,12 +410,18 @@ static kv_status publish(transfer *t, kv_error *err) {
 
 kv_status kv_hub_fetch_file(const kv_hub_fetch *f, kv_error *err) {
     kv_error inner = {0}; /* retries tell what went wrong, also to a caller who does not ask */
-    kv_buf unfinished = {0};
+    kv_buf unfinished = {0}, shown = {0};
     transfer t = {.f = f, .fd = -1};
     if (sodium_init() < 0) return kv_fail(err, KV_INTERNAL, "libsodium cannot be started");
     kv_buf_addf(&unfinished, "%s.downloadInProgress", f->path);
     t.unfinished = kv_buf_str(&unfinished);
+    kv_hub_show_url(&shown, f->url);
+    t.shown = kv_buf_str(&shown);
     kv_status st = open_unfinished(&t, t.unfinished, &inner);
+    if (st == KV_OK && is_published(f)) { /* by who had the lock until now */
+        unlink(t.unfinished);
+        goto done;
+    }
     if (st == KV_OK && !f->sha256) read_validator(&t);
     if (st == KV_OK) st = check_room(&t, &inner);
     if (st == KV_OK) st = fetch(&t, &inner);
@@ -405,9 +431,11 @@ kv_status kv_hub_fetch_file(const kv_hub_fetch *f, kv_error *err) {
         t.total = t.done;
         tell(&t, true);
     }
+done:
     if (t.fd >= 0) close(t.fd);
     if (st != KV_OK && err) *err = inner;
     kv_buf_free(&unfinished);
+    kv_buf_free(&shown);
     kv_buf_free(&t.body);
     return st;
 }

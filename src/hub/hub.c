@@ -210,8 +210,13 @@ static kv_status name_of_url(kv_buf *out, size_t *end, const char *url, kv_error
     bool http = strncasecmp(url, "http://", 7) == 0 || strncasecmp(url, "https://", 8) == 0;
     kv_buf_add(out, url + at, *end - at);
     if (http && rest && url + at > rest + 3 && kv_hub_path_safe(kv_buf_str(out))) return KV_OK;
-    return kv_fail_field(err, "--model-url",
-                         "--model-url: got \"%.160s\", takes the http or https address of a GGUF file", url);
+    kv_buf shown = {0};
+    kv_hub_show_url(&shown, url);
+    kv_status st =
+        kv_fail_field(err, "--model-url", "--model-url: got \"%.160s\", takes the http or https address of a GGUF file",
+                      kv_buf_str(&shown));
+    kv_buf_free(&shown);
+    return st;
 }
 
 /* Where part i of the model goes, and where it comes from. */

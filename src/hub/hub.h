@@ -48,4 +48,7 @@ void kv_hub_list(kv_buf *out);
  * part names the first. Any other name is fine, and so is a file that is not there: whoever opens it says so. */
 kv_status kv_hub_check_parts(const char *path, kv_error *err);
 
+/* Appends the URL for messages and logs: without user, password, query and fragment, which may be secret. */
+void kv_hub_show_url(kv_buf *out, const char *url);
+
 #endif

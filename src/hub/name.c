@@ -169,3 +169,13 @@ bool kv_hub_quant_of(kv_buf *out, const char *path) {
     kv_buf_add(out, path + at, end - at);
     return true;
 }
+
+void kv_hub_show_url(kv_buf *out, const char *url) {
+    const char *host = strstr(url, "://");
+    host = host ? host + 3 : url;
+    size_t n = strcspn(host, "/?#"), user = n;
+    while (user > 0 && host[user - 1] != '@') user--;
+    kv_buf_add(out, url, (size_t)(host - url));
+    kv_buf_add(out, host + user, strcspn(host, "?#") - user);
+    if (host[strcspn(host, "?#")]) kv_buf_adds(out, "?…");
+}

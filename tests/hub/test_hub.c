@@ -6,7 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -296,6 +300,55 @@ static void test_bad_asks(void **state) {
     }
 }
 
+static void test_shown_urls(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"https://h/a/b.gguf", "https://h/a/b.gguf"},
+                                           {"https://me:secret@h:8/a.gguf?sig=secret", "https://h:8/a.gguf?…"},
+                                           {"https://h/a@b.gguf#x?y", "https://h/a@b.gguf?…"},
+                                           {"a@b", "b"},
+                                           {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kv_buf b = {0};
+        kv_hub_show_url(&b, cases[i][0]);
+        assert_string_equal(kv_buf_str(&b), cases[i][1]);
+        kv_buf_free(&b);
+    }
+    char *path;
+    kv_error err = {0};
+    assert_int_equal(kv_hub_find(&path, &(kv_hub_ask){.url = "https://me:secret@h/?sig=secret"}, &err), KV_INVALID);
+    assert_null(strstr(err.message, "secret"));
+}
+
+#ifdef __linux__ /* where the lock below can be asked of the kernel itself */
+
+static char renamed_from[512], renamed_to[512]; /* "" = nothing happens */
+
+/* Stands in for the C library's: another program publishes the file between our opening it and our locking it. */
+int flock(int fd, int operation) {
+    if (renamed_from[0]) rename(renamed_from, renamed_to);
+    renamed_from[0] = '\0';
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void test_published_meanwhile(void **state) {
+    (void)state;
+    kv_error err = {0};
+    kv_buf text = {0};
+    put("m.gguf.downloadInProgress", "all of it");
+    snprintf(renamed_from, sizeof renamed_from, "%s/m.gguf.downloadInProgress", home);
+    snprintf(renamed_to, sizeof renamed_to, "%s/m.gguf", home);
+    kv_hub_fetch f = {.url = "http://127.0.0.1:1/m.gguf", .path = renamed_to, .name = "m.gguf"};
+    assert_int_equal(kv_hub_fetch_file(&f, &err), KV_OK);
+    assert_int_equal(kv_file_read(&text, renamed_to, 100, &err), KV_OK);
+    assert_string_equal(kv_buf_str(&text), "all of it");
+    kv_buf_free(&text);
+    char unfinished[560];
+    snprintf(unfinished, sizeof unfinished, "%s.downloadInProgress", renamed_to);
+    assert_int_not_equal(access(unfinished, F_OK), 0);
+}
+
+#endif
+
 #define WITH_HOME(test) cmocka_unit_test_setup_teardown(test, set_home, clear_home)
 
 int main(void) {
@@ -310,6 +363,10 @@ int main(void) {
         WITH_HOME(test_flat_cache),
         WITH_HOME(test_check_parts),
         WITH_HOME(test_bad_asks),
+        cmocka_unit_test(test_shown_urls),
+#ifdef __linux__
+        WITH_HOME(test_published_meanwhile),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
