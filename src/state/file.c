@@ -97,6 +97,16 @@ static void put_aside(const kv_stored *s, const char *why) {
     kv_buf_free(&to);
 }
 
+void kv_stored_forget_damaged(const kv_stored *s) {
+    const kv_files *f = kv_files_real();
+    kv_buf path = {0};
+    for (int i = 0; s->dir && i < 3; i++) {
+        path_of(&path, s, ".damaged", ends[i]);
+        (void)f->remove(f, path.data);
+    }
+    kv_buf_free(&path);
+}
+
 static int open_file(kv_stored *s) {
     const kv_files *f = kv_files_real();
     kv_buf path = {0};

@@ -342,6 +342,7 @@ uint64_t kv_stored_erase(kv_stored *s, const char *scope) {
         else if (!kv_stored_heal(s, code)) KV_WARN("stored responses could not be erased: %s", sqlite3_errmsg(s->db));
         tidy(s);
     }
+    kv_stored_forget_damaged(s);
     pthread_mutex_unlock(&s->mutex);
     return n;
 }

@@ -18,8 +18,8 @@
  *
  * Thread rule: any thread; one mutex inside, a leaf. Calls write files: never from the engine's thread.
  */
-#ifndef KV_STORED_STATE_H
-#define KV_STORED_STATE_H
+#ifndef KV_STATE_STORED_H
+#define KV_STATE_STORED_H
 
 #include "base/buf.h"
 #include "base/error.h"
@@ -69,7 +69,7 @@ void kv_stored_chain_free(kv_stored_chain *c);
 kv_status kv_stored_find_item(char **response, kv_stored *s, const char *scope, const char *item_id, kv_error *err);
 /* What stands on it stays, but is no conversation to go on with any more. */
 kv_status kv_stored_delete(kv_stored *s, const char *scope, const char *id, kv_error *err);
-/* How many were erased: the scope's, or all with NULL. The bytes are overwritten. */
+/* How many were erased: the scope's, or all with NULL. The bytes are overwritten; a file that was put aside goes, too. */
 uint64_t kv_stored_erase(kv_stored *s, const char *scope);
 
 typedef struct kv_stored_stats {

@@ -1,10 +1,10 @@
 /* state/stored_private.h: what the files of state/ share.
  *
  *   file.c      the file: opening, its layout, putting it aside when it is damaged
- *   state.c    the calls
+ *   stored.c    the calls
  */
-#ifndef KV_STORED_PRIVATE_H
-#define KV_STORED_PRIVATE_H
+#ifndef KV_STATE_STORED_PRIVATE_H
+#define KV_STATE_STORED_PRIVATE_H
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -29,5 +29,7 @@ void kv_stored_connect(kv_stored *s, bool make);
 /* `code` is of s->db. True when it says that the file is damaged: it was put aside, and s->db is an empty one. */
 bool kv_stored_heal(kv_stored *s, int code);
 void kv_stored_disconnect(kv_stored *s);
+/* What was put aside goes: nobody can tell whose responses are in it. */
+void kv_stored_forget_damaged(const kv_stored *s);
 
 #endif
