@@ -103,8 +103,8 @@ static kv_status open_tcp(kv_http *h, kv_listener *l, const char *host, kv_error
 /* ── UNIX ── */
 
 static bool answers(const struct sockaddr_un *at) {
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (fd < 0) return true; /* not to be told: then it is not ours to remove */
+    int fd = new_socket(AF_UNIX, 0); /* not blocking: who has no room for us in its queue is there, too */
+    if (fd < 0) return true;         /* not to be told: then it is not ours to remove */
     bool there = connect(fd, (const struct sockaddr *)at, sizeof *at) == 0 || errno != ECONNREFUSED;
     close(fd);
     return there;

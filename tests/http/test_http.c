@@ -2,6 +2,7 @@
  * answer (streams, hang-ups, stopping, limits on connections) is in test_http_live.c. */
 #include "client.h"
 
+#include <sys/un.h>
 #include <zlib.h>
 
 #include "base/log.h"
@@ -755,6 +756,36 @@ static void test_bind_names(void **state) {
     }
 }
 
+#ifdef __linux__ /* elsewhere a full queue looks like nobody */
+
+/* A program that is there but does not take connections is neither waited for nor put out of its place. */
+static void test_busy_unix_socket(void **state) {
+    (void)state;
+    char dir[] = "/tmp/kvasir-http-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/s.sock", dir);
+    int busy = socket(AF_UNIX, SOCK_STREAM, 0), waiting[16], n = 0;
+    assert_int_equal(bind(busy, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(busy, 0), 0);
+    do waiting[n] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    while (connect(waiting[n++], (struct sockaddr *)&at, sizeof at) == 0 && n < 16);
+    assert_int_equal(errno, EAGAIN);
+    const char *host = at.sun_path;
+    kv_error err = {0};
+    kv_http *second;
+    assert_int_equal(kv_http_start(&second, &(kv_http_config){.hosts = &host, .n_hosts = 1, .routes = routes}, &err),
+                     KV_INVALID);
+    assert_non_null(strstr(err.message, "another program listens there"));
+    assert_int_equal(access(at.sun_path, F_OK), 0);
+    while (n > 0) close(waiting[--n]);
+    close(busy);
+    unlink(at.sun_path);
+    rmdir(dir);
+}
+
+#endif
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 #define WITH_OWN(test)    cmocka_unit_test_setup_teardown(test, NULL, teardown)
 
@@ -783,6 +814,9 @@ int main(void) {
         WITH_SERVER(test_log_line),
         WITH_SERVER(test_start_errors),
         WITH_OWN(test_bind_names),
+#ifdef __linux__
+        cmocka_unit_test(test_busy_unix_socket),
+#endif
     };
     kv_log_init(&(kv_log_config){.level = KV_LOG_ERROR}, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
