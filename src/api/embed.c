@@ -19,6 +19,8 @@ struct kv_embed {
 #define TEXTS_A_CALL 16
 /* With last-token pooling, without -c: cells are cheap, but for whole contexts they would be as many as the engine's. */
 #define LONG_TEXT 8192
+/* In one answer: 2048 texts of 8192 numbers, about 700 MiB while it is written as JSON. */
+#define NUMBERS_MAX (1 << 24)
 
 kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params *params, const kv_options *opt,
                         int32_t n_ctx_served, kv_error *err) {
@@ -72,21 +74,35 @@ size_t kv_embed_room(const kv_embed *e, const kv_tokens *texts, int n) {
     return rows * (size_t)info->width;
 }
 
-static kv_status check_lengths(const kv_embed *e, const kv_tokens *texts, int n, const char *field, kv_error *err) {
+kv_status kv_embed_check_text(const kv_embed *e, const kv_tokens *text, const char *field, int i, kv_error *err) {
     const kv_embedder_info *info = &e->embedder->info;
     char path[96];
-    for (int i = 0; i < n; i++) {
-        if (n > 1) snprintf(path, sizeof path, "%.60s[%d]", field, i);
-        else snprintf(path, sizeof path, "%.60s", field);
-        if (texts[i].len == 0)
-            return kv_fail_field(err, path, "Input content cannot be empty: '%s' has no tokens", path);
-        if (texts[i].len <= (size_t)info->n_text_max) continue;
-        return kv_fail_field(err, path,
-                             "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten "
-                             "it, or start the server with a larger %s",
-                             path, texts[i].len, (int)info->n_text_max,
-                             info->n_text_max > info->n_batch ? "-c" : "-ub");
-    }
+    if (i >= 0) snprintf(path, sizeof path, "%.60s[%d]", field, i);
+    else snprintf(path, sizeof path, "%.60s", field);
+    if (text->len == 0) return kv_fail_field(err, path, "Input content cannot be empty: '%s' has no tokens", path);
+    if (text->len <= (size_t)info->n_text_max) return KV_OK;
+    return kv_fail_field(err, path,
+                         "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten "
+                         "it, or start the server with a larger %s",
+                         path, text->len, (int)info->n_text_max, info->n_text_max > info->n_batch ? "-c" : "-ub");
+}
+
+static kv_status check_lengths(const kv_embed *e, const kv_tokens *texts, int n, const char *field, kv_error *err) {
+    kv_status st = KV_OK;
+    for (int i = 0; st == KV_OK && i < n; i++) st = kv_embed_check_text(e, &texts[i], field, n > 1 ? i : -1, err);
+    size_t room = st == KV_OK ? kv_embed_room(e, texts, n) : 0;
+    if (room > NUMBERS_MAX)
+        st = kv_fail_field(err, field,
+                           "the answer to '%.60s' would have %zu numbers; at most %d are possible: send its texts in "
+                           "several requests",
+                           field, room, NUMBERS_MAX);
+    return st;
+}
+
+/* JSON has no way to write them. */
+static kv_status check_numbers(const float *rows, size_t n, kv_error *err) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(rows[i])) return kv_fail(err, KV_ENGINE, "what the model computed of a text is not a number");
     return KV_OK;
 }
 
@@ -105,7 +121,8 @@ kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n,
     *rows = NULL;
     kv_status st = check_lengths(e, texts, n, field, err);
     if (st != KV_OK) return st;
-    float *all = kv_alloc(kv_embed_room(e, texts, n) * sizeof *all + 1), *at = all;
+    size_t room = kv_embed_room(e, texts, n);
+    float *all = kv_alloc(room * sizeof *all + 1), *at = all;
     for (int i = 0; st == KV_OK && i < n;) {
         int some = take_some(e, texts + i, n - i);
         pthread_mutex_lock(&e->mutex);
@@ -116,6 +133,7 @@ kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n,
         if (st == KV_OK && req && i < n && kv_http_wait(req, NULL, 0) == KV_WAIT_HUNG_UP)
             st = kv_fail(err, KV_CANCELLED, "the client hung up");
     }
+    if (st == KV_OK) st = check_numbers(all, room, err);
     if (st == KV_OK) *rows = all;
     else free(all);
     return st;

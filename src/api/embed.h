@@ -26,8 +26,11 @@ const kv_embedder_info *kv_embed_get_info(const kv_embed *e);
 
 /* Floats of all rows of n texts. */
 size_t kv_embed_room(const kv_embed *e, const kv_tokens *texts, int n);
+/* KV_INVALID when it has no tokens, or more than one text may have; named as field[i], or as field with i -1. */
+kv_status kv_embed_check_text(const kv_embed *e, const kv_tokens *text, const char *field, int i, kv_error *err);
 /* *rows: owned by the caller, one row after the other, not normalised. KV_INVALID names the first text that is
- * too long: "input[2]"; KV_CANCELLED after a hang-up. */
+ * too long: "input[2]", or says that there would be too many numbers; KV_CANCELLED after a hang-up; KV_ENGINE: what the
+ * model computes is not finite. */
 kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n, const char *field,
                        kv_http_request *req, kv_error *err);
 /* In place, as llama-server: -1 nothing, 0 largest number to 32760, 1 by the sum of sizes, 2 to length 1, p by the

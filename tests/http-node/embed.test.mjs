@@ -128,8 +128,23 @@ test('without pooling a row a token, which OpenAI has no shape for', async () =>
     const { status, json } = await ask(plain, '/v1/embeddings', { input: 'hello' });
     assert.equal(status, 400);
     assert.ok(json.error.message.includes("Pooling type 'none' is not OAI compatible"), json.error.message);
+    const many = await ask(plain, '/embeddings', { input: Array(2048).fill('x'.repeat(60)) });
+    assert.equal(many.status, 400);
+    assert.match(many.json.error.message, /would have 31457280 numbers/);
   } finally {
     await plain.stop();
+  }
+});
+
+test('what is not a number is an error, not a shorter vector', async () => {
+  const broken = await startServer({
+    args: [...llama, '--embeddings', '--pooling', 'mean', '--override-kv', 'llama.rope.freq_base=float:nan'] });
+  try {
+    const { status, json } = await ask(broken, '/v1/embeddings', { input: 'hello' });
+    assert.equal(status, 500);
+    assert.match(json.error.message, /not a number/);
+  } finally {
+    await broken.stop();
   }
 });
 
@@ -163,6 +178,9 @@ test('reranking', async () => {
       assert.equal(status, 400, JSON.stringify(body));
       assert.ok(json.error.message.includes(word), json.error.message);
     }
+    // The places of the template are filled once: what stands in them stays as it is.
+    const marks = await ok(ranker, '/v1/rerank', { query: '{document}{query}', documents: ['{query}'] });
+    assert.equal(marks.usage.prompt_tokens, 3 + 17 + 7);
     assert.equal((await ask(ranker, '/v1/embeddings', { input: 'x' })).status, 501);
   } finally {
     await ranker.stop();

@@ -75,22 +75,31 @@ static kv_status read_question(question *q, const kv_app *app, kv_http_request *
 
 /* ── prompts ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* {query} everywhere, then {document}, as llama-server: a query that holds "{document}" gets it, too. */
-static void replace_all(kv_buf *out, const char *text, const char *what, const char *with) {
-    for (const char *hit; (hit = strstr(text, what)); text = hit + strlen(what)) {
-        kv_buf_add(out, text, (size_t)(hit - text));
-        kv_buf_adds(out, with);
+/* The template with both in their places. Unlike llama-server's, a query that holds "{document}" stays as it is: with
+ * the document in each of its places a small request would be of any size. */
+static void fill_template(kv_buf *out, const char *template, const char *query, const char *document) {
+    static const char query_mark[] = "{query}", document_mark[] = "{document}";
+    for (const char *p = template; *p;) {
+        size_t n = strcspn(p, "{");
+        kv_buf_add(out, p, n);
+        p += n;
+        if (strncmp(p, query_mark, sizeof query_mark - 1) == 0) {
+            kv_buf_adds(out, query);
+            p += sizeof query_mark - 1;
+        } else if (strncmp(p, document_mark, sizeof document_mark - 1) == 0) {
+            kv_buf_adds(out, document);
+            p += sizeof document_mark - 1;
+        } else if (*p) {
+            kv_buf_add(out, p++, 1);
+        }
     }
-    kv_buf_adds(out, text);
 }
 
 static kv_status by_template(kv_tokens *out, const kv_model *model, const char *query, const char *document,
                              kv_error *err) {
-    kv_buf with_query = {0}, text = {0};
-    replace_all(&with_query, kv_model_get_info(model)->rerank_template, "{query}", query);
-    replace_all(&text, kv_buf_str(&with_query), "{document}", document);
+    kv_buf text = {0};
+    fill_template(&text, kv_model_get_info(model)->rerank_template, query, document);
     kv_status st = kv_model_tokenize(out, model, kv_buf_str(&text), text.len, false, true, err);
-    kv_buf_free(&with_query);
     kv_buf_free(&text);
     return st;
 }
@@ -109,13 +118,16 @@ static kv_status side_by_side(kv_tokens *out, const kv_model *model, const char 
     return st;
 }
 
-static kv_status make_prompts(question *q, const kv_model *model, kv_error *err) {
+/* Each is measured as it is made: a long query stands in all of them. */
+static kv_status make_prompts(question *q, const kv_app *app, kv_error *err) {
+    const kv_model *model = app->model;
     kv_status st = KV_OK;
     q->prompts = kv_alloc((size_t)q->n * sizeof *q->prompts);
     for (int i = 0; st == KV_OK && i < q->n; i++) {
         const char *document = json_string_value(json_array_get(q->documents, (size_t)i));
         st = kv_model_get_info(model)->rerank_template ? by_template(&q->prompts[i], model, q->query, document, err)
                                                        : side_by_side(&q->prompts[i], model, q->query, document, err);
+        if (st == KV_OK) st = kv_embed_check_text(app->embed, &q->prompts[i], q->field, q->n > 1 ? i : -1, err);
     }
     return st;
 }
@@ -161,7 +173,7 @@ kv_status kv_serve_rerank(void *ctx, kv_http_request *req, kv_http_response *res
     if (st == KV_OK && (!app->embed || kv_embed_get_info(app->embed)->pooling != KV_POOLING_RANK))
         st = kv_fail(err, KV_UNSUPPORTED, "This server does not support reranking. Start it with `--reranking`");
     if (st == KV_OK) st = read_question(&q, app, req, err);
-    if (st == KV_OK) st = make_prompts(&q, app->model, err);
+    if (st == KV_OK) st = make_prompts(&q, app, err);
     if (st == KV_OK) st = kv_embed_run(&q.scores, app->embed, q.prompts, q.n, q.field, req, err);
     if (st == KV_OK) {
         json_t *o = answer(&q);
