@@ -68,6 +68,7 @@ static void test_answers_as_sampled(void **state) {
     check_answers("0010446", one, 1, "001641", "001044641");   /* nothing at all */
     check_answers("0010446", one, 1, "00104461", "00104461");
     check_answers("0010446", one, 1, "001047641", "001047641"); /* another end comes first */
+    check_answers("0010946", one, 1, "00104641", "00104641");   /* 9 is no token of this model */
     check_answers("0010446", one, 1, "00104", "00104");         /* no end: it is being continued */
     check_answers("0010446", one, 1, "014641", "014641");       /* apart in the prompt already: not this conversation */
     check_answers("001044", (kv_response_answer[]){{3, 6, 0}}, 1, "0010461", "0010461"); /* cut off by a limit */
@@ -281,11 +282,40 @@ static void test_engine_fails_in_a_stream(void **state) {
     json_decref(v);
 }
 
+/* Items that were stored, and are not what they were: left out. */
+static void test_damaged_items(void **state) {
+    (void)state;
+    static const char *const damaged[] = {
+        "{\"type\":\"message\"}",
+        "{\"type\":\"message\",\"role\":5,\"content\":[]}",
+        "{\"type\":\"function_call\"}",
+        "{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}",
+        "{\"type\":\"function_call\",\"name\":\"f\",\"call_id\":\"c\",\"arguments\":{}}",
+        "{\"type\":\"custom_tool_call\",\"name\":\"f\",\"call_id\":\"c\"}",
+        "{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"input\":\"\"}",
+        "{\"type\":\"local_shell_call\",\"call_id\":\"c\"}",
+        "{\"type\":7}",
+        "{}"};
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        json_t *items = json_array(), *messages, *origin;
+        kv_error err = {0};
+        json_array_append_new(items, json_loads(damaged[i], 0, NULL));
+        json_array_append_new(items, json_pack("{s:s, s:s, s:s}", "type", "message", "role", "user", "content", "hi"));
+        if (kv_response_messages(&messages, &origin, NULL, items, 2, &err) != KV_OK)
+            fail_msg("%s: %s", damaged[i], err.message);
+        if (json_array_size(messages) != 1) fail_msg("%s gave %zu messages", damaged[i], json_array_size(messages));
+        json_decref(messages);
+        json_decref(origin);
+        json_decref(items);
+    }
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, open_rig, close_rig)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_reuse_keeps_the_bytes),
+        cmocka_unit_test(test_damaged_items),
         cmocka_unit_test(test_answers_as_sampled),
         T(test_messages),
         cmocka_unit_test(test_errors_in_its_own_words),

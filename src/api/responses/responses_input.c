@@ -443,8 +443,23 @@ static void put_reasoning(building *b, const json_t *item) {
     kv_buf_free(&text);
 }
 
+/* Has it what its kind is rendered from? What clients send was checked; what was stored may be anybody's by now. */
+static bool is_complete(const json_t *item, const char *type) {
+    static const struct {
+        const char *type, *needs[3];
+    } kinds_of[] = {{"message", {"role"}},
+                    {"function_call", {"name", "call_id", "arguments"}},
+                    {"custom_tool_call", {"name", "call_id", "input"}},
+                    {"local_shell_call", {"call_id"}}};
+    for (size_t i = 0; i < sizeof kinds_of / sizeof *kinds_of; i++)
+        for (int k = 0; strcmp(kinds_of[i].type, type) == 0 && k < 3 && kinds_of[i].needs[k]; k++)
+            if (!text_of(item, kinds_of[i].needs[k])) return false;
+    return strcmp(type, "local_shell_call") != 0 || json_is_object(kv_json_get(item, "action"));
+}
+
 static kv_status put_item(building *b, const json_t *item, kv_error *err) {
     const char *type = text_of(item, "type");
+    if (!type || !is_complete(item, type)) return KV_OK;
     if (strcmp(type, "message") == 0) {
         put_message(b, item);
     } else if (strcmp(type, "reasoning") == 0) {

@@ -176,6 +176,12 @@ static bool match_ahead(side *a, side *b) {
     return true;
 }
 
+static bool are_ours(const kv_tokens *t, size_t from, size_t to, const kv_model *model) {
+    for (size_t i = from; i < to; i++)
+        if (t->data[i] < 0 || t->data[i] >= kv_model_get_info(model)->n_vocab) return false;
+    return true;
+}
+
 /* The two differ behind the place where both have n tokens' ends. True when that is inside an answer that may be taken as
  * it was sampled: both sides go on behind its end. In the prompt that is the first end of generation of any kind, which
  * has to be the same one. */
@@ -189,6 +195,7 @@ static bool skip_answer(side *a, side *b, size_t n_before, size_t n_prompt, cons
         if (!kv_model_is_eog(model, last)) return false;
         while (k < b->tokens->len && !kv_model_is_eog(model, b->tokens->data[k])) k++;
         if (k >= b->tokens->len || b->tokens->data[k] != last) return false;
+        if (!are_ours(&before->all, n_before, s->end, model)) return false; /* sampled by another model */
         a->n = s->end;
         b->n = k + 1;
         kv_buf_clear(&a->ahead);
