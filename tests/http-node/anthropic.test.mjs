@@ -71,6 +71,9 @@ describe('the Anthropic client', { skip: noTemplate }, () => {
     assert.equal(m.stop_reason, 'end_turn');
     assert.equal(m.stop_sequence, null);
     assert.ok(m.usage.output_tokens > 5);
+    // All that the client's type promises.
+    assert.deepEqual(Object.keys(m.usage).sort(), ['cache_creation', 'cache_creation_input_tokens', 'cache_read_input_tokens',
+      'inference_geo', 'input_tokens', 'output_tokens', 'output_tokens_details', 'server_tool_use', 'service_tier', 'speed']);
     assert.equal(m.kvasir.miss.reason, 'empty');
   });
 

@@ -83,6 +83,8 @@ describe('responses', { skip: skipAll }, () => {
     assert.equal(r.usage.total_tokens, r.usage.input_tokens + 7);
     assert.equal(r.usage.output_tokens_details.reasoning_tokens, 0);
     assert.equal(r.kvasir.computed + r.usage.input_tokens_details.cached_tokens, r.usage.input_tokens);
+    assert.equal(r.usage.input_tokens_details.cache_write_tokens, r.kvasir.computed - 1);
+    assert.equal(r.access_programs, null);
   });
 
   test('a stream has all events in order', async () => {

@@ -78,10 +78,11 @@ static json_t *usage(const kv_job *j, const kv_choice *c, int32_t n_output) {
     int32_t computed = n_prompt > read ? n_prompt - read : 0;
     int32_t kept = j->params.cache_prompt && j->app->cache && computed > 1 ? computed - 1 : 0;
     int32_t hour = kept_an_hour(j, read, read + kept);
-    return json_pack("{s:i, s:i, s:i, s:{s:i, s:i}, s:i, s:n, s:s}", "input_tokens", (int)(computed - kept),
-                     "cache_creation_input_tokens", (int)kept, "cache_read_input_tokens", (int)read, "cache_creation",
-                     "ephemeral_5m_input_tokens", (int)(kept - hour), "ephemeral_1h_input_tokens", (int)hour,
-                     "output_tokens", (int)n_output, "server_tool_use", "service_tier", "standard");
+    return json_pack("{s:i, s:i, s:i, s:{s:i, s:i}, s:i, s:n, s:n, s:n, s:n, s:s}", "input_tokens",
+                     (int)(computed - kept), "cache_creation_input_tokens", (int)kept, "cache_read_input_tokens",
+                     (int)read, "cache_creation", "ephemeral_5m_input_tokens", (int)(kept - hour),
+                     "ephemeral_1h_input_tokens", (int)hour, "output_tokens", (int)n_output, "output_tokens_details",
+                     "server_tool_use", "inference_geo", "speed", "service_tier", "standard");
 }
 
 /* Of an answer that is done. */

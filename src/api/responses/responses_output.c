@@ -44,11 +44,13 @@ static int64_t tokens_of(const kv_job *j, const char *part, size_t *first) {
 
 static json_t *usage_of(const kv_job *j) {
     kv_timings t = kv_shape_total(j);
-    json_int_t n_prompt = (json_int_t)j->prompts.list[0].len;
-    return json_pack("{s:I, s:{s:i}, s:i, s:{s:i}, s:I}", "input_tokens", n_prompt, "input_tokens_details",
-                     "cached_tokens", (int)t.n_cached, "output_tokens", (int)t.n_decoded, "output_tokens_details",
-                     "reasoning_tokens", kv_chat_answer_reasoning_tokens(j, &j->choice[0]), "total_tokens",
-                     n_prompt + t.n_decoded);
+    json_int_t n_prompt = (json_int_t)j->prompts.list[0].len, computed = n_prompt - t.n_cached;
+    /* the last token is always computed */
+    json_int_t written = j->params.cache_prompt && j->app->cache && computed > 1 ? computed - 1 : 0;
+    return json_pack("{s:I, s:{s:i, s:I}, s:i, s:{s:i}, s:I}", "input_tokens", n_prompt, "input_tokens_details",
+                     "cached_tokens", (int)t.n_cached, "cache_write_tokens", written, "output_tokens", (int)t.n_decoded,
+                     "output_tokens_details", "reasoning_tokens", kv_chat_answer_reasoning_tokens(j, &j->choice[0]),
+                     "total_tokens", n_prompt + t.n_decoded);
 }
 
 /* A float as a person would write it: 0.8, not 0.800000011920929. */
@@ -67,6 +69,7 @@ static json_t *object_of(const kv_response *r, const kv_job *j, const char *stat
                           (json_int_t)j->created, "status", status, "background", 0);
     set(o, "completed_at", strcmp(status, "completed") == 0 ? json_integer(kv_wall_seconds()) : NULL);
     set(o, "error", NULL);
+    set(o, "access_programs", NULL);
     set(o, "incomplete_details",
         strcmp(status, "incomplete") == 0 ? json_pack("{s:s}", "reason", "max_output_tokens") : NULL);
     set(o, "model", kv_json_text0(j->app->model_name));
