@@ -50,30 +50,16 @@ static bool is_causal(const kv_llama_model *m) {
 }
 
 static void alloc_batch(llama_embedder *e, int32_t n) {
-    size_t room = (size_t)n;
-    e->batch.token = kv_alloc(room * sizeof *e->batch.token);
-    e->batch.pos = kv_alloc(room * sizeof *e->batch.pos);
-    e->batch.n_seq_id = kv_alloc(room * sizeof *e->batch.n_seq_id);
-    e->batch.seq_id = kv_alloc(room * sizeof *e->batch.seq_id);
-    e->batch.logits = kv_alloc(room * sizeof *e->batch.logits);
-    e->seq_value = kv_alloc(room * sizeof *e->seq_value);
-    for (int32_t i = 0; i < n; i++) {
-        e->batch.n_seq_id[i] = 1;
-        e->batch.seq_id[i] = &e->seq_value[i];
-        e->batch.logits[i] = true; /* the engine computes every row here, and warns of others */
-    }
+    kv_llama_batch_alloc(&e->batch, &e->seq_value, n);
+    /* The engine computes every row here, and warns of others. */
+    for (int32_t i = 0; i < n; i++) e->batch.logits[i] = true;
 }
 
 void kv_embedder_free(kv_embedder *base) {
     if (!base) return;
     llama_embedder *e = (llama_embedder *)base;
     if (e->ctx) llama_free(e->ctx);
-    free(e->batch.token);
-    free(e->batch.pos);
-    free(e->batch.n_seq_id);
-    free(e->batch.seq_id);
-    free(e->batch.logits);
-    free(e->seq_value);
+    kv_llama_batch_free(&e->batch, e->seq_value);
     free(e);
 }
 

@@ -197,12 +197,7 @@ static void engine_free(kv_engine *base) {
     llama_engine *e = self(base);
     if (e->ctx) llama_free(e->ctx);
     free(e->row_logits);
-    free(e->batch.token);
-    free(e->batch.pos);
-    free(e->batch.n_seq_id);
-    free(e->batch.seq_id);
-    free(e->batch.logits);
-    free(e->seq_value);
+    kv_llama_batch_free(&e->batch, e->seq_value);
     free(e->seq_next);
     free(e->seq_count);
     free(e->no_trim_below);
@@ -370,18 +365,34 @@ static bool attn_rot_disabled(const struct llama_context_params *cp) {
 #define TEXT_OF(x)   #x
 #define NUMBER_OF(x) TEXT_OF(x)
 
+void kv_llama_batch_alloc(struct llama_batch *b, llama_seq_id **seq_value, int32_t n) {
+    size_t room = (size_t)n;
+    *b = (struct llama_batch){
+        .token = kv_alloc(room * sizeof *b->token),
+        .pos = kv_alloc(room * sizeof *b->pos),
+        .n_seq_id = kv_alloc(room * sizeof *b->n_seq_id),
+        .seq_id = kv_alloc(room * sizeof *b->seq_id),
+        .logits = kv_alloc(room * sizeof *b->logits),
+    };
+    *seq_value = kv_alloc(room * sizeof **seq_value);
+    for (size_t i = 0; i < room; i++) {
+        b->n_seq_id[i] = 1;
+        b->seq_id[i] = &(*seq_value)[i];
+    }
+}
+
+void kv_llama_batch_free(struct llama_batch *b, llama_seq_id *seq_value) {
+    free(b->token);
+    free(b->pos);
+    free(b->n_seq_id);
+    free(b->seq_id);
+    free(b->logits);
+    free(seq_value);
+}
+
 static void alloc_arrays(llama_engine *e, int32_t n_batch, int32_t n_seq_max) {
     e->row_logits = kv_alloc((size_t)n_batch * sizeof *e->row_logits);
-    e->batch.token = kv_alloc((size_t)n_batch * sizeof *e->batch.token);
-    e->batch.pos = kv_alloc((size_t)n_batch * sizeof *e->batch.pos);
-    e->batch.n_seq_id = kv_alloc((size_t)n_batch * sizeof *e->batch.n_seq_id);
-    e->batch.seq_id = kv_alloc((size_t)n_batch * sizeof *e->batch.seq_id);
-    e->batch.logits = kv_alloc((size_t)n_batch * sizeof *e->batch.logits);
-    e->seq_value = kv_alloc((size_t)n_batch * sizeof *e->seq_value);
-    for (int32_t i = 0; i < n_batch; i++) {
-        e->batch.n_seq_id[i] = 1;
-        e->batch.seq_id[i] = &e->seq_value[i];
-    }
+    kv_llama_batch_alloc(&e->batch, &e->seq_value, n_batch);
     e->seq_next = kv_alloc((size_t)n_seq_max * sizeof *e->seq_next);
     e->seq_count = kv_alloc((size_t)n_seq_max * sizeof *e->seq_count);
     e->no_trim_below = kv_alloc((size_t)n_seq_max * sizeof *e->no_trim_below);

@@ -27,6 +27,9 @@ typedef struct kv_llama_model {
 
 kv_status kv_llama_engine_new(kv_engine **out, kv_model *model, const kv_engine_params *p, kv_error *err);
 struct llama_context *kv_llama_engine_context(kv_engine *e);
+/* Room for n rows, each of one sequence: row i's is (*seq_value)[i]. Both are the caller's, for kv_llama_batch_free. */
+void kv_llama_batch_alloc(struct llama_batch *b, llama_seq_id **seq_value, int32_t n);
+void kv_llama_batch_free(struct llama_batch *b, llama_seq_id *seq_value);
 /* The override that counts for a key, or NULL. A wrong type is as none: the engine ignores it too. */
 const struct llama_model_kv_override *kv_llama_override(const kv_llama_model *m, const char *key,
                                                         enum llama_model_kv_override_type type);
