@@ -43,6 +43,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     c->policy = (kv_policy){cfg->block,
                             cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell),
                             .exact_chunk = cfg->exact_chunk};
+    c->near = kv_policy_near(c->policy.interval, info->bytes_recurrent, info->bytes_per_cell);
     if (cfg->clock == kv_clock_real()) c->wall_offset_s = kv_wall_seconds() - kv_now_us(cfg->clock) / 1000000;
     c->give_up_at = INT64_MAX;
     c->tree = kv_radix_new(cfg->block);
@@ -85,6 +86,10 @@ int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prom
 
 bool kv_cache_is_readonly(const kv_cache *c) {
     return c->cfg.readonly;
+}
+
+int32_t kv_cache_near(const kv_cache *c) {
+    return c->near;
 }
 
 bool kv_cache_keeps_places(const kv_cache *c) {

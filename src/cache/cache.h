@@ -148,6 +148,8 @@ int32_t kv_cache_next_edge(const kv_cache *c, int32_t pos, const kv_places *prom
 bool kv_cache_is_readonly(const kv_cache *c);
 /* True where positions can only be resumed at that were kept: branch points are worth keeping. */
 bool kv_cache_keeps_places(const kv_cache *c);
+/* Tokens: a place that nobody marked must lie so far behind a kept one to be kept, too (policy.h). */
+int32_t kv_cache_near(const kv_cache *c);
 
 typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;

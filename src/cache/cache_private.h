@@ -42,6 +42,7 @@ struct kv_cache {
     kv_cache_config cfg;
     kv_memory_kind memory;
     kv_policy policy;
+    int32_t near; /* see kv_policy_near */
     int32_t window;
     bool window_is_chunked;
     kv_radix *tree;

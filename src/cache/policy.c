@@ -27,6 +27,12 @@ int32_t kv_policy_next(const kv_policy *p, int32_t pos, const kv_places *prompt)
     return next < n_prompt ? next : n_prompt;
 }
 
+int32_t kv_policy_near(int32_t interval, uint64_t state_bytes, uint64_t cell_bytes) {
+    if (!state_bytes || !cell_bytes) return 0;
+    uint64_t tokens = state_bytes / cell_bytes / 8;
+    return tokens < (uint64_t)interval / 4 ? (int32_t)tokens : interval / 4;
+}
+
 int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t cell_bytes) {
     int32_t interval = FIRST_INTERVAL > block ? FIRST_INTERVAL / block * block : block;
     /* Without cells (recurrent only) there is nothing to hold them against. */

@@ -45,6 +45,9 @@ typedef struct kv_places {
 bool kv_policy_keeps(const kv_policy *p, int32_t P, const kv_places *prompt);
 /* The next position > pos that a prefill of n_prompt tokens must stop at, at most n_prompt. */
 int32_t kv_policy_next(const kv_policy *p, int32_t pos, const kv_places *prompt);
+/* A place nearer than this behind one that is kept is not worth a state of its own: tokens whose cells take an eighth of
+ * the state's bytes, at most a quarter of the interval. 0 where states cost nothing beside windows that are shared. */
+int32_t kv_policy_near(int32_t interval, uint64_t state_bytes, uint64_t cell_bytes);
 /* The interval for this model: 2,048 tokens, doubled until checkpoints cost no more bytes than the blocks between. */
 int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t cell_bytes);
 

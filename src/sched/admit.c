@@ -152,15 +152,26 @@ void kv_sched_seat(kv_sched *s, kv_gen *g, int number) {
     g->run.admitted = true;
 }
 
-/* A place nearer than this to one that is kept is not worth a checkpoint's bytes. */
-#define NEAR_TOKENS 16
+/* A branch nearer than this to a place that is kept is not worth one, whatever it costs: templates make some of them. */
+#define NEAR_BRANCH 16
 
 /* Where the prompt parts from what is stored: once seen, a place to come back to. */
 static void mark_branch(const kv_sched *s, kv_gen *g, int32_t cached) {
     if (g->run.counted || !g->run.lookup || !kv_lookup_ready(g->run.lookup)) return;
-    int32_t branch = kv_lookup_get(g->run.lookup)->n_match;
-    if (branch >= cached + NEAR_TOKENS && branch < g->n_prompt - 1 && kv_cache_keeps_places(s->cfg.cache))
+    int32_t branch = kv_lookup_get(g->run.lookup)->n_match, near = kv_cache_near(s->cfg.cache);
+    if (branch >= cached + (near > NEAR_BRANCH ? near : NEAR_BRANCH) && branch < g->n_prompt - 1 &&
+        kv_cache_keeps_places(s->cfg.cache))
         kv_gen_add_hint(g, branch);
+}
+
+/* Places just behind where it resumes, which is kept already. What a client marked stays. */
+static void drop_near(const kv_sched *s, kv_gen *g, int32_t cached) {
+    if (!s->cfg.cache || cached == 0) return;
+    int32_t near = kv_cache_near(s->cfg.cache);
+    int n = 0;
+    for (int i = 0; i < g->n_hints; i++)
+        if (g->hints[i].keep_seconds > 0 || g->hints[i].position >= cached + near) g->hints[n++] = g->hints[i];
+    g->n_hints = n;
 }
 
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
@@ -168,6 +179,7 @@ void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_sched_begin_trail(s, slot, g);
     if (!g->run.counted) kv_sched_note_miss(g, cached);
     mark_branch(s, g, cached);
+    drop_near(s, g, cached);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
     if (g->run.counted) return;

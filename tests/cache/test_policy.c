@@ -60,11 +60,20 @@ static void test_interval(void **state) {
     assert_int_equal(kv_policy_interval(256, UINT64_MAX, 0), 2048);
 }
 
+static void test_near(void **state) {
+    (void)state;
+    assert_int_equal(kv_policy_near(2048, 0, 1000), 0);
+    assert_int_equal(kv_policy_near(2048, 50 << 20, 0), 0);
+    assert_int_equal(kv_policy_near(2048, 50 << 20, 40 << 10), 160); /* 50 MiB of state, 40 KiB a token */
+    assert_int_equal(kv_policy_near(2048, UINT64_MAX, 1), 512);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kept_places),
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_interval),
+        cmocka_unit_test(test_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
