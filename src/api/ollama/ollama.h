@@ -64,6 +64,12 @@ json_t *kv_ollama_tools(const json_t *tools);
  * "" at the top. */
 kv_status kv_ollama_images(json_t *parts, const json_t *images, const char *path, const kv_app *app, kv_error *err);
 
+/* ── ollama_chat.c ─────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* From body to job, as the handlers do it, for tests; errors have Ollama's names. *out: owned by the caller; NULL without
+ * an error when the body says nothing to answer. */
+kv_status kv_ollama_job(kv_job **out, json_t *body, bool generate, kv_app *app, kv_error *err);
+
 /* ── ollama_answer.c ───────────────────────────────────────────────────────────────────────────────────────────── */
 
 extern const kv_dialect kv_ollama_dialect; /* of jobs whose state is a kv_ollama */

@@ -254,12 +254,18 @@ static void tell_rendered(kv_http_response *res, const kv_job *j) {
     json_decref(object);
 }
 
+static kv_status make_job(kv_job **out, asking *a, kv_error *err) {
+    kv_status st = a->o->generate ? generate_job(out, a, err) : chat_job(out, a, err);
+    if (st != KV_OK) return st;
+    (*out)->state = a->o;
+    a->o = NULL;
+    return KV_OK;
+}
+
 static kv_status run(asking *a, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_job *j = NULL;
-    kv_status st = a->o->generate ? generate_job(&j, a, err) : chat_job(&j, a, err);
+    kv_status st = make_job(&j, a, err);
     if (st != KV_OK) return st;
-    j->state = a->o;
-    a->o = NULL;
     if (!((kv_ollama *)j->state)->render_only) return kv_job_run(j, req, res, err);
     tell_rendered(res, j);
     kv_job_free(j);
@@ -296,6 +302,17 @@ static void tell_nothing(kv_http_response *res, const asking *a) {
     json_object_set_new(object, "done_reason", json_string(a->o->unload ? "unload" : "load"));
     kv_ollama_warn(object, a->o, a->app);
     kv_json_dump_new(&res->body, object);
+}
+
+kv_status kv_ollama_job(kv_job **out, json_t *body, bool generate, kv_app *app, kv_error *err) {
+    *out = NULL;
+    asking a = {.app = app, .body = json_incref(body)};
+    kv_status st = kv_ollama_read(&a.o, &a.openai, a.body, generate, app, err);
+    if (st == KV_OK) st = check_generate(&a, err);
+    if (st == KV_OK && !says_nothing(&a)) st = make_job(out, &a, err);
+    if (st != KV_OK) kv_ollama_rename(err);
+    free_asking(&a);
+    return st;
 }
 
 /* Inside the gate: the model is there. */
