@@ -242,12 +242,15 @@ static enum MHD_Result begin(kv_http_request *req, const char *method, const cha
 }
 
 /* Only a chunked or packed body can still be too large here. libmicrohttpd takes no response in the middle of a body, so
- * it is written to the socket, on which nothing else is on its way, and the connection is ended. */
+ * it is written to the socket, on which nothing else is on its way, and the connection is ended. Under TLS the socket is
+ * not ours to write to: there the connection is only ended. */
 static enum MHD_Result too_large(kv_http_request *req) {
     kv_reply_error(req, req->refused, &req->err);
     req->close = req->has_unread_body = true;
     req->stage = KV_STAGE_REPLIED;
-    kv_reply_raw(req);
+    if (MHD_get_connection_info(req->mhd, MHD_CONNECTION_INFO_PROTOCOL))
+        req->status = req->res.status; /* for the log */
+    else kv_reply_raw(req);
     return MHD_NO;
 }
 

@@ -7,6 +7,7 @@ import https from 'node:https';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
+import tls from 'node:tls';
 import { after, before, describe, it } from 'node:test';
 import { runKvasir, startServer } from './server.mjs';
 
@@ -184,7 +185,7 @@ describe('HTTPS', () => {
   before(async () => {
     certificate('one');
     certificate('two');
-    server = await start('--ssl-key-file', pem('one-key'), '--ssl-cert-file', pem('one'), '--host', `127.0.0.1,${at('tls.sock')}`);
+    server = await start('--ssl-key-file', pem('one-key'), '--ssl-cert-file', pem('one'), '--host', `127.0.0.1,${at('tls.sock')}`, '--max-body', '4');
     where = { host: '127.0.0.1', port: server.port, module: https, ca: readFileSync(pem('one')) };
   });
   after(() => server?.stop());
@@ -206,6 +207,30 @@ describe('HTTPS', () => {
     const long = { prompt: [1, 2, 3], n_predict: 4000, ignore_eos: true, stream: true };
     await assert.rejects(askTls('/completion', { body: long, onData: (request) => request.destroy() }));
     await idle({ host: where.host, port: where.port, ca: where.ca }, { module: https });
+  });
+
+  it('sends nothing readable where a body is too large', async () => {
+    let raw = ''; // what the server sends, below TLS
+    const between = net.createServer((client) => {
+      const upstream = net.connect(where.port, where.host);
+      upstream.on('data', (data) => { raw += data.toString('latin1'); });
+      for (const [from, to] of [[client, upstream], [upstream, client]]) {
+        from.pipe(to);
+        from.on('error', () => to.destroy());
+      }
+    });
+    await new Promise((resolve) => between.listen(0, '127.0.0.1', resolve));
+    const secure = tls.connect({ port: between.address().port, host: '127.0.0.1', ca: where.ca });
+    secure.on('error', () => {});
+    secure.on('secureConnect', () => {
+      secure.write('POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n');
+      for (let i = 0; i < 40; i++) secure.write(`20000\r\n${'x'.repeat(0x20000)}\r\n`);
+    });
+    await new Promise((resolve) => secure.on('close', resolve));
+    between.close();
+    assert.ok(raw.length > 500, 'the handshake went through here');
+    assert.ok(!raw.includes('HTTP/1.1'), raw.slice(-400));
+    assert.equal((await askTls('/health')).status, 200);
   });
 
   it('serves many at once', async () => {
