@@ -160,7 +160,7 @@ void kv_account_record(kv_job *j) {
         kv_buf text = {0};
         bool has_text =
             a.miss != KV_MISS_NONE && kv_account_text(&text, j->app->model, &j->prompts.list[p], a.position);
-        kv_ledger_add(j->app->ledger, j->request_id, &a, has_text ? kv_buf_str(&text) : NULL);
+        kv_ledger_add(j->app->ledger, j->request_id, j->scope, &a, has_text ? kv_buf_str(&text) : NULL);
         kv_buf_free(&text);
     }
     if (j->first_token_us) kv_ledger_first_token(j->app->ledger, (double)(j->first_token_us - j->started_us) / 1e3);

@@ -18,6 +18,7 @@ struct kv_ledger {
     pthread_mutex_t mutex; /* guards the rest; a leaf */
     kv_ledger_totals totals;
     kv_ledger_miss miss[KV_LEDGER_MISSES]; /* a ring: the k-th is at k % KV_LEDGER_MISSES */
+    char *scope[KV_LEDGER_MISSES];         /* owned; each miss's */
     uint64_t n_misses;
 };
 
@@ -31,7 +32,10 @@ kv_ledger *kv_ledger_new(void) {
 
 void kv_ledger_free(kv_ledger *l) {
     if (!l) return;
-    for (int i = 0; i < KV_LEDGER_MISSES; i++) free(l->miss[i].text);
+    for (int i = 0; i < KV_LEDGER_MISSES; i++) {
+        free(l->miss[i].text);
+        free(l->scope[i]);
+    }
     pthread_mutex_destroy(&l->mutex);
     free(l);
 }
@@ -49,9 +53,9 @@ static char *shortened(const char *text) {
     return kv_strndup(text, n > KV_LEDGER_TEXT_MAX ? kv_utf8_complete(text, KV_LEDGER_TEXT_MAX) : n);
 }
 
-void kv_ledger_add(kv_ledger *l, const char *id, const kv_account *a, const char *text) {
+void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_account *a, const char *text) {
     if (!l) return;
-    char *copy = text ? shortened(text) : NULL;
+    char *copy = text ? shortened(text) : NULL, *whose = kv_strdup(scope ? scope : "");
     pthread_mutex_lock(&l->mutex);
     l->totals.engine += (uint64_t)a->engine;
     l->totals.ram += (uint64_t)a->ram;
@@ -60,14 +64,30 @@ void kv_ledger_add(kv_ledger *l, const char *id, const kv_account *a, const char
     l->totals.n_miss[a->miss]++;
     if (a->ram + a->disk > 0) observe(&l->totals.restore, a->restore_ms / 1e3);
     if (a->miss != KV_MISS_NONE) {
-        kv_ledger_miss *m = &l->miss[l->n_misses++ % KV_LEDGER_MISSES];
-        char *old = m->text;
+        uint64_t at = l->n_misses++ % KV_LEDGER_MISSES;
+        kv_ledger_miss *m = &l->miss[at];
+        char *old = m->text, *old_scope = l->scope[at];
         *m = (kv_ledger_miss){.time = kv_wall_seconds(), .account = *a, .text = copy};
         snprintf(m->id, sizeof m->id, "%s", id);
+        l->scope[at] = whose;
         copy = old;
+        whose = old_scope;
     }
     pthread_mutex_unlock(&l->mutex);
     free(copy);
+    free(whose);
+}
+
+void kv_ledger_forget_texts(kv_ledger *l, const char *scope) {
+    if (!l) return;
+    pthread_mutex_lock(&l->mutex);
+    for (int i = 0; i < KV_LEDGER_MISSES; i++) {
+        kv_ledger_miss *m = &l->miss[i];
+        if (!m->text || (scope && strcmp(l->scope[i], scope) != 0)) continue;
+        free(m->text);
+        m->text = NULL;
+    }
+    pthread_mutex_unlock(&l->mutex);
 }
 
 void kv_ledger_first_token(kv_ledger *l, double ms) {

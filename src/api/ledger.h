@@ -47,8 +47,11 @@ typedef struct kv_ledger kv_ledger;
 
 kv_ledger *kv_ledger_new(void);
 void kv_ledger_free(kv_ledger *l);
-/* One prompt is over. `text`: of its miss, copied up to KV_LEDGER_TEXT_MAX; NULL = none. */
-void kv_ledger_add(kv_ledger *l, const char *id, const kv_account *a, const char *text);
+/* One prompt of a scope (NULL or "" = the default one) is over. `text`: of its miss, copied up to KV_LEDGER_TEXT_MAX;
+ * NULL = none. */
+void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_account *a, const char *text);
+/* Forgets the misses' texts of a scope, or with NULL of all; their numbers stay. */
+void kv_ledger_forget_texts(kv_ledger *l, const char *scope);
 /* A request's first token came after so long. */
 void kv_ledger_first_token(kv_ledger *l, double ms);
 void kv_ledger_get(kv_ledger_totals *out, kv_ledger *l);

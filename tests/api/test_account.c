@@ -157,13 +157,13 @@ static void test_ledger(void **state) {
     kv_ledger_miss m;
     assert_false(kv_ledger_find(&m, l, NULL));
     kv_account hit = {.engine = 5, .computed = 1};
-    kv_ledger_add(l, "hit", &hit, NULL);
+    kv_ledger_add(l, "hit", "", &hit, NULL);
     assert_false(kv_ledger_find(&m, l, NULL)); /* only misses are kept */
     for (int i = 0; i < KV_LEDGER_MISSES + 30; i++) {
         char id[16];
         snprintf(id, sizeof id, "r%d", i);
         kv_account a = {.computed = i, .miss = KV_MISS_EMPTY, .position = i};
-        kv_ledger_add(l, id, &a, i % 2 ? "text" : NULL);
+        kv_ledger_add(l, id, i % 4 == 1 ? "team" : NULL, &a, i % 2 ? "text" : NULL);
     }
     assert_false(kv_ledger_find(&m, l, "r29"));
     assert_true(kv_ledger_find(&m, l, "r30"));
@@ -177,12 +177,24 @@ static void test_ledger(void **state) {
     char huge[4 * KV_LEDGER_TEXT_MAX + 2] = "a"; /* € is three bytes, and the limit falls into one */
     for (size_t i = 0; i < KV_LEDGER_TEXT_MAX; i++) strcpy(huge + 1 + 3 * i, "€");
     kv_account a = {.miss = KV_MISS_DIVERGED};
-    kv_ledger_add(l, "r129", &a, huge);
+    kv_ledger_add(l, "r129", "team", &a, huge);
     assert_true(kv_ledger_find(&m, l, "r129")); /* the newest of the name */
     assert_int_equal(m.account.miss, KV_MISS_DIVERGED);
     assert_true(strlen(m.text) > KV_LEDGER_TEXT_MAX - 3 && strlen(m.text) <= KV_LEDGER_TEXT_MAX);
     assert_true(kv_utf8_valid(m.text, strlen(m.text)));
     free(m.text);
+
+    kv_ledger_forget_texts(l, ""); /* the default scope's only */
+    assert_true(kv_ledger_find(&m, l, "r127"));
+    assert_int_equal(m.account.position, 127); /* the numbers stay */
+    assert_null(m.text);
+    assert_true(kv_ledger_find(&m, l, "r125"));
+    assert_string_equal(m.text, "text");
+    free(m.text);
+    kv_ledger_forget_texts(l, NULL);
+    assert_true(kv_ledger_find(&m, l, "r129"));
+    assert_null(m.text);
+    kv_ledger_forget_texts(NULL, NULL);
 
     kv_ledger_totals t;
     kv_ledger_first_token(l, 5);       /* ms: below the first bound */
@@ -368,8 +380,8 @@ static void test_admin(void **state) {
     json_decref(v);
 
     kv_account miss = {.ram = 3, .computed = 7, .miss = KV_MISS_NOT_STORED, .position = 3};
-    kv_ledger_add(r.app.ledger, "one", &miss, "text \x1b of one");
-    kv_ledger_add(r.app.ledger, "two", &miss, NULL);
+    kv_ledger_add(r.app.ledger, "one", NULL, &miss, "text \x1b of one");
+    kv_ledger_add(r.app.ledger, "two", NULL, &miss, NULL);
     static const char *const paths[] = {"/kvasir/why", "/kvasir/why?id=last", "/kvasir/why?id=two",
                                         "/kvasir/why?id=one"};
     for (int i = 0; i < 4; i++) {

@@ -2,7 +2,7 @@
  *
  *   GET  /kvasir/cache      {"enabled", "ram_bytes", …, "misses": {"diverged": 3, …}}
  *   DELETE /kvasir/cache?scope=NAME | ?all=true     forgets this model's cache of a scope, or all of it, idle slots too,
- *                                                 and the scope's stored responses
+ *                                                 and the scope's stored responses and texts of misses
  *   POST /kvasir/explain    a body of /v1/chat/completions or of /v1/completions ─► what a look-up finds; nothing runs
  *   GET  /kvasir/why        the newest miss, or with ?id=REQUEST that request's; ?id=last is the newest, too
  *
@@ -200,6 +200,7 @@ kv_status kv_serve_erase_cache(void *ctx, kv_http_request *req, kv_http_response
     for (int i = 0; i < app->engine_info.n_slots; i++) kv_sched_erase_slot(app->sched, i, NULL, NULL);
     uint64_t records = app->cache ? kv_cache_erase(app->cache, scope, err) : 0;
     uint64_t responses = app->responses ? kv_stored_erase(app->responses, scope) : 0;
+    kv_ledger_forget_texts(app->ledger, scope);
     free(scope);
     kv_json_dump_new(&res->body, json_pack("{s:I, s:I}", "erased_records", (json_int_t)records, "erased_responses",
                                            (json_int_t)responses));
