@@ -94,11 +94,29 @@ static void test_damage(void **state) {
     kv_buf_free(&file);
 }
 
+static void test_folders(void **state) {
+    (void)state;
+    static const char *const scopes[] = {"", "a", "b", "1:a1:b0:", "../x"};
+    kv_buf folder[5] = {0};
+    for (int i = 0; i < 5; i++) {
+        kv_slot_folder(&folder[i], "dir", scopes[i]);
+        for (int k = 0; k < i; k++) assert_string_not_equal(folder[i].data, folder[k].data);
+    }
+    assert_string_equal(folder[0].data, "dir"); /* as users of llama-server have it */
+    for (int i = 1; i < 5; i++) {
+        assert_memory_equal(folder[i].data, "dir/scope:", 10);
+        assert_null(strchr(folder[i].data + 4, '/'));
+        assert_false(kv_slot_file_name_ok(folder[i].data + 4)); /* no file of the default scope is in its place */
+    }
+    for (int i = 0; i < 5; i++) kv_buf_free(&folder[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

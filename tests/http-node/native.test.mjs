@@ -163,9 +163,15 @@ test('files that are none of ours are named', async () => {
   // Nor does another scope get at it.
   const other = await ask(server, '/slots/1?action=restore', { filename: 'good', cache_salt: 'x' });
   assert.equal(other.status, 400);
-  assert.match(other.json.error.message, /another scope/);
+  assert.match(other.json.error.message, /there is no file good/, 'nor learns that it is there');
   const stolen = await ask(server, '/slots/1?action=save', { filename: 'stolen', cache_salt: 'x' });
   assert.equal(stolen.status, 403);
+  // Its own file of that name is another one.
+  await ok('/completion', { prompt: 'Words of another scope to be saved.', id_slot: 1, n_predict: 2, cache_salt: 'x' });
+  const own = await ok('/slots/1?action=save', { filename: 'good', cache_salt: 'x' });
+  assert.equal(readFileSync(path.join(dir, 'good'), 'utf8'), text);
+  const back = await ok('/slots/1?action=restore', { filename: 'good', cache_salt: 'x' });
+  assert.equal(back.n_read, own.n_written);
   // Once the cache has forgotten it, the file alone is not enough, and says so with numbers.
   await ok('/kvasir/cache?all=true', undefined, 'DELETE');
   const gone = await ask(server, '/slots/1?action=restore', { filename: 'good' });

@@ -43,6 +43,14 @@ bool kv_slot_file_name_ok(const char *name) {
     return strstr(name, "..") == NULL;
 }
 
+void kv_slot_folder(kv_buf *out, const char *dir, const char *scope) {
+    kv_buf_adds(out, dir);
+    if (!*scope) return;
+    char hex[33];
+    kv_hash_hex(hex, kv_hash_bytes(scope, strlen(scope)));
+    kv_buf_addf(out, "/scope:%s", hex);
+}
+
 /* ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void checksum(char out[33], kv_hash ns, const kv_token *tokens, size_t n) {
@@ -133,7 +141,7 @@ typedef struct action {
     int slot;
     json_t *body;         /* owned */
     const char *filename; /* of body */
-    kv_buf path;          /* owned */
+    kv_buf folder, path;  /* owned */
     char *scope;          /* owned; the request's */
     kv_tokens tokens;     /* owned */
     int64_t started_us;
@@ -144,6 +152,7 @@ typedef struct action {
 
 static void free_action(action *a) {
     json_decref(a->body);
+    kv_buf_free(&a->folder);
     kv_buf_free(&a->path);
     kv_tokens_free(&a->tokens);
     free(a->scope);
@@ -169,8 +178,10 @@ static kv_status read_body(action *a, kv_error *err) {
         st = kv_fail(err, KV_UNSUPPORTED,
                      "slot files name what the cache keeps, and this server has no cache: start it without "
                      "--cache-ram 0, or with --cache-dir");
-    if (st == KV_OK) kv_buf_addf(&a->path, "%s/%s", a->app->opt->slot_save_path, a->filename);
-    return st;
+    if (st != KV_OK) return st;
+    kv_slot_folder(&a->folder, a->app->opt->slot_save_path, a->scope);
+    kv_buf_addf(&a->path, "%s/%s", kv_buf_str(&a->folder), a->filename);
+    return KV_OK;
 }
 
 /* As in llama-server, a request for a busy slot waits. */
@@ -208,6 +219,15 @@ static kv_status count_kept(int32_t *n, const action *a, kv_error *err) {
     return st;
 }
 
+/* Until what was captured is on disk, or long enough. */
+static kv_status settle(const action *a, kv_error *err) {
+    int64_t until = kv_now_us(kv_clock_real()) + SETTLE_US;
+    while (!kv_cache_settle(a->app->cache, 0) && kv_now_us(kv_clock_real()) < until)
+        if (kv_http_wait(a->req, NULL, POLL_MS) == KV_WAIT_HUNG_UP)
+            return kv_fail(err, KV_CANCELLED, "the client hung up");
+    return KV_OK;
+}
+
 static kv_status save(action *a, kv_http_response *res, kv_error *err) {
     char *scope = NULL;
     int32_t kept;
@@ -219,8 +239,8 @@ static kv_status save(action *a, kv_http_response *res, kv_error *err) {
                      "cache_salt that it was sent with",
                      a->slot);
     if (st != KV_OK) goto done;
-    kv_cache_settle(a->app->cache, SETTLE_US);
-    st = count_kept(&kept, a, err);
+    st = settle(a, err);
+    if (st == KV_OK) st = count_kept(&kept, a, err);
     if (st == KV_OK && kept == 0 && a->tokens.len)
         st = kv_fail(err, KV_NO_MEMORY,
                      "Unable to save slot: the cache keeps none of its %zu tokens; give it more room (--cache-ram, "
@@ -229,7 +249,8 @@ static kv_status save(action *a, kv_http_response *res, kv_error *err) {
     if (st != KV_OK) goto done;
     kv_slot_file_write(&file, kv_cache_root_key(a->app->cache, a->scope), a->app->model_name, a->tokens.data,
                        (size_t)kept);
-    st = kv_file_publish(kv_buf_str(&a->path), file.data, file.len, err);
+    if (*a->scope) st = kv_dir_make(kv_buf_str(&a->folder), err);
+    if (st == KV_OK) st = kv_file_publish(kv_buf_str(&a->path), file.data, file.len, err);
     if (st != KV_OK) goto done;
     json_t *o = json_pack("{s:i, s:s, s:i, s:I, s:{s:f}}", "id_slot", a->slot, "filename", a->filename, "n_saved",
                           (int)kept, "n_written", (json_int_t)file.len, "timings", "save_ms", ms_since(a->started_us));
