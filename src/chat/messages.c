@@ -246,6 +246,9 @@ kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_ima
     if (!messages || json_is_null(messages)) return kv_fail_field(err, "messages", "'messages' is required");
     if (!json_is_array(messages)) return kv_fail_field(err, "messages", "'messages' must be an array");
     if (json_array_size(messages) == 0) return kv_fail_field(err, "messages", "'messages' must not be empty");
+    if (json_array_size(messages) > KV_CHAT_MAX_MESSAGES)
+        return kv_fail_field(err, "messages", "'messages' has %zu messages; at most %d are possible",
+                             json_array_size(messages), KV_CHAT_MAX_MESSAGES);
     json_t *list = json_array(), *msg;
     size_t i;
     json_array_foreach(messages, i, msg) {
@@ -315,6 +318,9 @@ kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err) 
     if (!tools || json_is_null(tools)) return KV_OK;
     if (!json_is_array(tools)) return kv_fail_field(err, "tools", "'tools' must be an array");
     if (json_array_size(tools) == 0) return KV_OK;
+    if (json_array_size(tools) > KV_CHAT_MAX_TOOLS)
+        return kv_fail_field(err, "tools", "'tools' has %zu tools; at most %d are possible", json_array_size(tools),
+                             KV_CHAT_MAX_TOOLS);
     json_t *list = json_array(), *tool;
     size_t i;
     json_array_foreach(tools, i, tool) {

@@ -23,6 +23,11 @@
 /* `messages` may be NULL (absent). *out is a new array, owned by the caller. */
 kv_status kv_chat_check_messages(json_t **out, const json_t *messages, kv_on_image on_image, kv_error *err);
 
+/* Each tool becomes rules of a grammar and is compared by name with the others; each message takes memory before it is
+ * found to be too much for the context. */
+#define KV_CHAT_MAX_TOOLS    1024
+#define KV_CHAT_MAX_MESSAGES 100000
+
 /* `tools` NULL, null or []: KV_OK and *out NULL. Else a new array, owned by the caller. */
 kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err);
 

@@ -334,13 +334,37 @@ static void test_tool_choice(void **state) {
     }
 }
 
+static void test_too_many(void **state) {
+    (void)state;
+    json_t *tools = json_array(), *messages = json_array(), *out;
+    kv_error err = {0};
+    for (int i = 0; i <= KV_CHAT_MAX_TOOLS; i++)
+        json_array_append_new(tools, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", "f"));
+    assert_int_equal(kv_chat_check_tools(&out, tools, &err), KV_INVALID);
+    assert_null(out);
+    assert_string_equal(err.message, "'tools' has 1025 tools; at most 1024 are possible");
+    json_array_remove(tools, 0);
+    assert_int_equal(kv_chat_check_tools(&out, tools, &err), KV_OK);
+    json_decref(out);
+    for (int i = 0; i <= KV_CHAT_MAX_MESSAGES; i++)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", "x"));
+    assert_int_equal(kv_chat_check_messages(&out, messages, KV_IMAGE_ERROR, &err), KV_INVALID);
+    assert_null(out);
+    assert_string_equal(err.message, "'messages' has 100001 messages; at most 100000 are possible");
+    json_array_remove(messages, 0);
+    assert_int_equal(kv_chat_check_messages(&out, messages, KV_IMAGE_ERROR, &err), KV_OK);
+    json_decref(out);
+    json_decref(tools);
+    json_decref(messages);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_messages),  cmocka_unit_test(test_bad_messages),
         cmocka_unit_test(test_long_place),     cmocka_unit_test(test_media),
         cmocka_unit_test(test_tools),          cmocka_unit_test(test_bad_tools),
         cmocka_unit_test(test_tool_choice),    cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_deep_arguments),
+        cmocka_unit_test(test_deep_arguments), cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/anthropic/anthropic.h"
+#include "chat/messages.h"
 
 /* ── members ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -129,6 +130,9 @@ static kv_status read_tools(kv_anthropic *a, const json_t *body, kv_error *err) 
     size_t i;
     kv_status st = kv_anthropic_array(&tools, body, "tools", "", err);
     if (st != KV_OK || json_array_size(tools) == 0) return st;
+    if (json_array_size(tools) > KV_CHAT_MAX_TOOLS)
+        return kv_fail_field(err, "tools", "'tools' has %zu tools; at most %d are possible", json_array_size(tools),
+                             KV_CHAT_MAX_TOOLS);
     json_t *list = json_array();
     json_object_set_new(a->chat, "tools", list);
     json_array_foreach(tools, i, tool) {

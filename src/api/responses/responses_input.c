@@ -11,6 +11,7 @@
 
 #include "api/responses/responses.h"
 #include "api/shapes.h"
+#include "chat/messages.h"
 
 #define PATH 80
 
@@ -290,6 +291,9 @@ kv_status kv_response_items(json_t *out, const json_t *input, const kv_app *app,
     }
     if (!json_is_array(input))
         return kv_fail_field(err, "input", "'input' must be a string or an array of input items");
+    if (json_array_size(input) > KV_CHAT_MAX_MESSAGES)
+        return kv_fail_field(err, "input", "'input' has %zu items; at most %d are possible", json_array_size(input),
+                             KV_CHAT_MAX_MESSAGES);
     const json_t *item;
     size_t i;
     json_array_foreach(input, i, item) {
