@@ -5,10 +5,10 @@
  *
  * What the engine would abort() on, and where it is refused first:
  *   grammar "%llguidance…", mirostat outside 0..2, unknown samplers, token ids out of range,
- *   NaN biases, unbounded history lengths                                  check_sampling
+ *   NaN biases, unbounded history lengths                                  sampling_check.c, take_numbers
  *   a row without logits                                                   sampler_sample
  *   grammars that recurse without end in its parser                        gbnf.c
- *   texts and names on which its regular expressions recurse               model_llama.c, max_words, chat/schema.c
+ *   texts and names on which its regular expressions recurse               model_llama.c, sampling_check.h, schema.c
  *   messages or tools of a wrong shape                                     chat_inputs
  */
 #define _Noreturn __attribute__((noreturn)) /* C's spelling, used by base/error.h */
@@ -19,6 +19,7 @@ extern "C" {
 #include "base/json.h"
 #include "engine/gbnf.h"
 #include "engine/llama_lib.h"
+#include "engine/sampling_check.h"
 }
 
 #include <algorithm>
@@ -687,9 +688,6 @@ void kv_chat_stream_free(kv_chat_stream *s) {
 
 namespace {
 
-/* Bytes of a text that a request gives beside its prompt, and that is tokenised. See tokenize in model_llama.c. */
-constexpr size_t max_words = 4096;
-
 /* Longest history a penalty looks at, in tokens: it is allocated in full, and a request may ask for 2^31. */
 constexpr int32_t max_history = 1 << 20;
 
@@ -786,52 +784,6 @@ const kv_sampler_ops sampler_ops = {sampler_free, sampler_prime, sampler_sample,
 
 /* ── from kv_sampling to the engine's parameters ── */
 
-kv_status check_sampling(const kv_sampling *s, const llama_vocab *vocab, kv_error *err) {
-    if (s->mirostat < 0 || s->mirostat > 2) return kv_fail_field(err, "mirostat", "mirostat is 0, 1 or 2");
-    if (s->min_keep < 0) return kv_fail_field(err, "min_keep", "min_keep is not negative");
-    if (!(s->repeat_penalty > 0) || !std::isfinite(s->repeat_penalty) || !std::isfinite(1 / s->repeat_penalty))
-        return kv_fail_field(err, "repeat_penalty", "repeat_penalty is a finite number above 0");
-    const struct {
-        const char *name;
-        float value;
-    } finite[] = {{"temperature", s->temperature},
-                  {"frequency_penalty", s->frequency_penalty},
-                  {"presence_penalty", s->presence_penalty},
-                  {"dry_multiplier", s->dry_multiplier},
-                  {"dry_base", s->dry_base},
-                  {"mirostat_tau", s->mirostat_tau},
-                  {"mirostat_eta", s->mirostat_eta},
-                  {"dynatemp_range", s->dynatemp_range},
-                  {"dynatemp_exponent", s->dynatemp_exponent},
-                  {"top_p", s->top_p},
-                  {"min_p", s->min_p},
-                  {"typical_p", s->typical_p},
-                  {"xtc_probability", s->xtc_probability},
-                  {"xtc_threshold", s->xtc_threshold},
-                  {"top_n_sigma", s->top_n_sigma},
-                  {"adaptive_target", s->adaptive_target},
-                  {"adaptive_decay", s->adaptive_decay}};
-    for (const auto &f : finite)
-        if (!std::isfinite(f.value)) return kv_fail_field(err, f.name, "%s is not a finite number", f.name);
-    for (int i = 0; i < s->n_logit_bias; i++) {
-        const kv_logit_bias &b = s->logit_bias[i];
-        if (b.token < 0 || b.token >= llama_vocab_n_tokens(vocab))
-            return kv_fail_field(err, "logit_bias", "token %d is not in the vocabulary (0 to %d)", b.token,
-                                 llama_vocab_n_tokens(vocab) - 1);
-        if (std::isnan(b.bias) || (std::isinf(b.bias) && b.bias > 0))
-            return kv_fail_field(err, "logit_bias", "the bias of token %d is neither a number nor a ban", b.token);
-    }
-    if (s->reasoning_budget_message && std::strlen(s->reasoning_budget_message) > max_words)
-        return kv_fail_field(err, "reasoning_budget_message", "reasoning_budget_message has more than %zu bytes",
-                             max_words);
-    if (s->dry_breakers && s->n_dry_breakers == 0)
-        return kv_fail_field(err, "dry_sequence_breakers", "dry_sequence_breakers is an empty list");
-    for (int i = 0; s->dry_breakers && i < s->n_dry_breakers; i++)
-        if (!s->dry_breakers[i] || !*s->dry_breakers[i])
-            return kv_fail_field(err, "dry_sequence_breakers", "dry_sequence_breakers has an empty string");
-    return KV_OK;
-}
-
 /* -1 means the whole context; longer than any context makes no difference but in memory. */
 int32_t history(int32_t asked, int32_t n_ctx_train) {
     return std::min(asked < 0 ? n_ctx_train : asked, max_history);
@@ -920,7 +872,7 @@ struct token_check {
 };
 
 bool names_one_token(void *ctx, const char *text, size_t n) {
-    if (n > max_words) return false;
+    if (n > KV_SAMPLING_TEXT_MAX) return false;
     try {
         return common_tokenize(static_cast<token_check *>(ctx)->vocab, std::string(text, n), false, true).size() == 1;
     } catch (const std::exception &) {
@@ -979,7 +931,7 @@ kv_status kv_border_sampler_new(kv_sampler **out, const llama_model *model, cons
     return guard(err, KV_INVALID, [&] {
         const llama_vocab *vocab = llama_model_get_vocab(model);
         common_params_sampling p;
-        kv_status status = check_sampling(s, vocab, err);
+        kv_status status = kv_sampling_check(s, llama_vocab_n_tokens(vocab), err);
         if (status != KV_OK) return status;
         take_numbers(p, s, llama_model_n_ctx_train(model));
         take_biases(p, s, vocab);
