@@ -313,6 +313,22 @@ static kv_status check_tool(json_t *out, const json_t *tool, const place *at, kv
     return KV_OK;
 }
 
+/* Each alone is possible; all go into one grammar. */
+static kv_status check_cost(json_t **tools, kv_error *err) {
+    double cost = 0;
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(*tools, i, tool) cost +=
+        kv_chat_schema_cost(json_object_get(json_object_get(tool, "function"), "parameters"));
+    if (cost <= KV_SCHEMA_MAX_COST) return KV_OK;
+    json_decref(*tools);
+    *tools = NULL;
+    return kv_fail_field(err, "tools",
+                         "'tools': the optional properties of all parameters are too many, %.1f times of what is "
+                         "possible: make some 'required', shorten their names, or send fewer tools",
+                         cost / KV_SCHEMA_MAX_COST);
+}
+
 kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err) {
     *out = NULL;
     if (!tools || json_is_null(tools)) return KV_OK;
@@ -332,7 +348,7 @@ kv_status kv_chat_check_tools(json_t **out, const json_t *tools, kv_error *err) 
         }
     }
     *out = list;
-    return KV_OK;
+    return check_cost(out, err);
 }
 
 static const char *tool_name(const json_t *tool) {

@@ -10,7 +10,7 @@
 #define MAX_COUNT      2000  /* repetitions that a grammar counts; the engine reads more as "any number" */
 #define MAX_NODES      20000 /* schemas in one; each is looked up among those before it */
 #define MAX_NAME       1024  /* bytes; the converter's regular expressions recurse once for each character of a name */
-#define MAX_PROPERTIES 500   /* of one object; the converter recurses on them, in time of their number's cube */
+#define MAX_PROPERTIES 500   /* of one object; the converter recurses on them */
 #define MAX_DEPTH      300   /* nodes inside each other, references followed: the converter recurses as we do */
 #define ROOT_COPY      "kvasir-root"
 #define ROOT_COPY_REF  "#/$defs/" ROOT_COPY
@@ -617,6 +617,47 @@ static kv_status walk_node(walk *w, json_t *s, const place *at) {
     return st;
 }
 
+/* ── costs ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+#define COST_OF_RULE 50 /* bytes that come with each name; fitted to times of 60 to 500 names of 4 and 203 bytes */
+
+/* Of the properties that an object itself has: how many are optional, and the bytes of their names. */
+static void add_optional(double *n, double *bytes, const json_t *s) {
+    const json_t *required = json_object_get(s, "required"), *value;
+    json_t *needed = json_object();
+    const char *name;
+    size_t i;
+    json_array_foreach(required, i, value) {
+        if (json_is_string(value)) json_object_set_new(needed, json_string_value(value), json_true());
+    }
+    json_object_foreach((json_t *)json_object_get(s, "properties"), name, value) {
+        if (json_object_get(needed, name)) continue;
+        *n += 1;
+        *bytes += (double)strlen(name) + COST_OF_RULE;
+    }
+    json_decref(needed);
+}
+
+static double sum_costs(walk *w, const json_t *s) {
+    const char *name;
+    const json_t *value;
+    double n = 0, bytes = 0, cost = 0;
+    size_t i;
+    if (json_is_object(s)) {
+        add_optional(&n, &bytes, s);
+        json_array_foreach(json_object_get(s, "allOf"), i, value) add_optional(&n, &bytes, through_refs(w, value));
+        cost = n * bytes;
+    }
+    json_object_foreach((json_t *)s, name, value) cost += sum_costs(w, value);
+    json_array_foreach(s, i, value) cost += sum_costs(w, value);
+    return cost;
+}
+
+double kv_chat_schema_cost(const json_t *schema) {
+    walk w = {.root = (json_t *)schema};
+    return sum_costs(&w, schema);
+}
+
 /* ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Properties that the converter puts into one object: its own, and those of what it merges. */
@@ -663,7 +704,14 @@ static kv_status check_size(walk *w, const json_t *s) {
 
 kv_status kv_chat_schema_size(const json_t *schema, const char *path, kv_error *err) {
     walk w = {.root = (json_t *)schema, .base = path, .err = err};
-    return check_size(&w, schema);
+    kv_status st = check_size(&w, schema);
+    if (st != KV_OK) return st;
+    double cost = kv_chat_schema_cost(schema);
+    if (cost <= KV_SCHEMA_MAX_COST) return KV_OK;
+    return kv_fail_field(err, path,
+                         "%s: its optional properties are too many, %.1f times of what is possible: make some "
+                         "'required', shorten their names, or leave some out",
+                         path, cost / KV_SCHEMA_MAX_COST);
 }
 
 kv_status kv_chat_schema(json_t **out, const json_t *schema, const char *path, bool strict, kv_error *err) {

@@ -358,13 +358,41 @@ static void test_too_many(void **state) {
     json_decref(messages);
 }
 
+static void test_tools_too_large_together(void **state) {
+    (void)state;
+    json_t *properties = json_object(), *tools = json_array(), *out;
+    kv_error err = {0};
+    for (int i = 0; i < 400; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        json_object_set_new(properties, name, json_object());
+    }
+    for (int n = 1; n <= 3; n++) {
+        json_array_append_new(tools, json_pack("{s:s, s:{s:s, s:{s:s, s:O}}}", "type", "function", "function", "name",
+                                               "f", "parameters", "type", "object", "properties", properties));
+        assert_int_equal(kv_chat_check_tools(&out, tools, &err), n < 3 ? KV_OK : KV_INVALID);
+        json_decref(out);
+    }
+    assert_null(out);
+    assert_string_equal(err.field, "tools");
+    assert_non_null(strstr(err.message, "1.3 times"));
+    json_decref(tools);
+    json_decref(properties);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_messages),  cmocka_unit_test(test_bad_messages),
-        cmocka_unit_test(test_long_place),     cmocka_unit_test(test_media),
-        cmocka_unit_test(test_tools),          cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_tool_choice),    cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_deep_arguments), cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_good_messages),
+        cmocka_unit_test(test_bad_messages),
+        cmocka_unit_test(test_long_place),
+        cmocka_unit_test(test_media),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_tool_choice),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_deep_arguments),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_tools_too_large_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

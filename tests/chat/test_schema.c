@@ -322,6 +322,38 @@ static void test_many_properties(void **state) {
     json_decref(root);
 }
 
+/* The converter writes every optional name behind every other. */
+static void test_optional_properties(void **state) {
+    (void)state;
+    kv_error err = {0};
+    json_t *root = json_pack("{s:s, s:{}}", "type", "object", "properties"), *out = NULL;
+    json_t *properties = json_object_get(root, "properties"), *required = json_array();
+    char name[260] = "";
+    memset(name, 'p', 200);
+    for (int i = 0; i < 500; i++) {
+        snprintf(name + 200, sizeof name - 200, "%d", i);
+        json_object_set_new(properties, name, json_pack("{s:s}", "type", "null"));
+        json_array_append_new(required, json_string(name));
+    }
+    assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), KV_INVALID);
+    assert_string_equal(err.message,
+                        "s: its optional properties are too many, 3.2 times of what is possible: make some "
+                        "'required', shorten their names, or leave some out");
+    json_object_set(root, "required", required);
+    assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), KV_OK);
+    json_decref(out);
+    json_decref(required);
+    json_decref(root);
+    json_t *list = json_array(); /* each object alone is fine, all together are not */
+    root = json_pack("{s:o}", "anyOf", list);
+    for (int n = 1; n <= 3; n++) {
+        json_array_append_new(list, object_of("a", 450));
+        assert_int_equal(kv_chat_schema(&out, root, "s", true, &err), n == 1 ? KV_OK : KV_INVALID);
+        json_decref(out);
+    }
+    json_decref(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patterns),
@@ -331,6 +363,7 @@ int main(void) {
         cmocka_unit_test(test_loops),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_many_properties),
+        cmocka_unit_test(test_optional_properties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
