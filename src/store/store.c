@@ -115,11 +115,20 @@ static void index_row(void *ctx, kv_table_row *row, kv_hash ns) {
     if (kv_table_find(&s->table, ns, row->key, row->kind) == KV_NO_ROW) kv_table_add(&s->table, row);
 }
 
+/* What lies there of an index is counted, also when it is not ours to use: one that could not be deleted, say. */
+static void count_index(kv_store *s, uint64_t room) {
+    char *paths[3];
+    kv_index_paths(paths, s->cfg.dir);
+    kv_accounts_with_index(&s->acc, (const char *const *)paths, room);
+    for (int i = 0; i < 3; i++) free(paths[i]);
+}
+
 /* Opens the index and brings its rows into the table; damaged, it is begun anew, locked, the files are read instead. */
 static void open_index(kv_store *s) {
     kv_error err;
     if (s->cfg.budget < KV_STORE_INDEX_MIN && !s->cfg.read_only) {
         kv_index_delete(s->f, s->cfg.dir); /* of a larger budget; its bytes would count */
+        count_index(s, 0);
         return;
     }
     for (int tries = 0; tries < 2; tries++) {
@@ -134,11 +143,7 @@ static void open_index(kv_store *s) {
         KV_WARN("%s; it is rebuilt from the files", err.message);
         if (status == KV_CORRUPT) kv_index_delete(s->f, s->cfg.dir);
     }
-    if (!s->index) return;
-    char *paths[3];
-    kv_index_paths(paths, s->cfg.dir);
-    kv_accounts_with_index(&s->acc, (const char *const *)paths, s->index_room);
-    for (int i = 0; i < 3; i++) free(paths[i]);
+    count_index(s, s->index ? s->index_room : 0);
 }
 
 /* ── open and close ────────────────────────────────────────────────────────────────────────────────────────────── */
