@@ -69,7 +69,7 @@ void kv_signals_stop(void) {
     setitimer(ITIMER_REAL, &off, NULL);
     handle(SIGTERM, SIG_DFL, NULL);
     handle(SIGINT, SIG_DFL, NULL);
-    handle(SIGHUP, SIG_DFL, NULL);
+    handle(SIGHUP, SIG_IGN, NULL); /* a reload that comes too late is no reason to end by a signal */
     handle(SIGALRM, SIG_DFL, NULL);
     atomic_store(&state.wake, NULL);
 }

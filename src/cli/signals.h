@@ -18,7 +18,7 @@
 
 /* `wake` is set by each signal; borrowed until kv_signals_stop. */
 kv_status kv_signals_start(kv_wake *wake, kv_error *err);
-void kv_signals_stop(void); /* the defaults again, the watchdog off */
+void kv_signals_stop(void); /* the defaults again, the watchdog off; SIGHUP is ignored, the process is to end */
 bool kv_signals_asked_to_stop(void);
 bool kv_signals_take_hup(void); /* true once for each SIGHUP (or several close together) */
 void kv_signals_block(sigset_t *before);
