@@ -319,6 +319,33 @@ describe('responses', { skip: skipAll }, () => {
     const error = await refused(client.responses.create(play('x', { input: words(generator(), 9000), truncation: 'auto' })), 400, 'maximum context length');
     assert.equal(error.code, 'context_length_exceeded');
   });
+
+  test('what a request itself makes impossible is found out in its stream, and is not told as a fault of the server', async () => {
+    const { n_vocab } = (await (await fetch(`${server.url}/v1/models`)).json()).data[0].meta;
+    const body = { input: 'hi', stream: true, max_output_tokens: 2, logit_bias: Array.from({ length: n_vocab }, (_, i) => [i, false]) };
+    const response = await fetch(`${server.url}/v1/responses`, { method: 'POST', body: JSON.stringify(body) });
+    assert.equal(response.status, 200);
+    const list = (await response.text()).split('\n').filter((l) => l.startsWith('data: {')).map((l) => JSON.parse(l.slice(6)));
+    const failed = list.find((e) => e.type === 'response.failed');
+    assert.match(failed.response.error.message, /no token is left/);
+    assert.equal(failed.response.error.code, 'invalid_prompt');
+    assert.equal(list.at(-1).code, 'invalid_prompt');
+  });
+
+  test('a stream that waited for a model asleep tells of the error as an answer would', async () => {
+    const sleeper = await start('--sleep-idle-seconds', '0.05', '--metrics');
+    while (!/^kvasir_asleep 1$/m.test(await (await fetch(`${sleeper.url}/metrics`)).text())) continue;
+    const response = await fetch(`${sleeper.url}/v1/responses`,
+      { method: 'POST', body: JSON.stringify({ input: 'hi', stream: true, previous_response_id: 'resp_x' }) });
+    assert.equal(response.status, 200);
+    const event = JSON.parse((await response.text()).split('\n').findLast((l) => l.startsWith('data: {')).slice(6));
+    assert.equal(event.type, 'error');
+    for (const e of [event, event.error]) {
+      assert.equal(e.code, 'previous_response_not_found');
+      assert.equal(e.param, 'previous_response_id');
+    }
+    await sleeper.stop();
+  });
 });
 
 function wrongBodies() {

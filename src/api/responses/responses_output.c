@@ -383,16 +383,25 @@ static void on_end(kv_buf *out, kv_job *j) {
          json_pack("{s:o, s:o}", "response", finish(r, j), "timings", kv_shape_timings(&total)));
 }
 
-/* "context_length_exceeded" is what agents look for; OpenAI's own word for the rest. */
+/* "context_length_exceeded" is what agents look for; OpenAI's own words for the rest. "server_error" means to clients
+ * that trying again may help, which it does not where the request is at fault. */
 static const char *code_of(const kv_error *err) {
-    return err->status == KV_CONTEXT_FULL ? "context_length_exceeded" : "server_error";
+    if (err->status == KV_CONTEXT_FULL) return "context_length_exceeded";
+    if (err->status == KV_NOT_FOUND && strcmp(err->field, "previous_response_id") == 0)
+        return "previous_response_not_found";
+    return kv_status_http(err->status) < 500 && err->status != KV_CANCELLED ? "invalid_prompt" : "server_error";
+}
+
+static json_t *param_of(const kv_error *err) {
+    return err->field[0] ? kv_json_text0(err->field) : json_null();
 }
 
 /* For those who look for an error alone; `error` inside makes OpenAI's clients throw it. */
 static json_t *error_members(const kv_error *err) {
     json_t *message = kv_json_text0(err->message);
-    return json_pack("{s:s, s:O, s:n, s:{s:s, s:s, s:o, s:n}}", "code", code_of(err), "message", message, "param",
-                     "error", "type", kv_status_type(err->status), "code", code_of(err), "message", message, "param");
+    return json_pack("{s:s, s:O, s:o, s:{s:s, s:s, s:o, s:o}}", "code", code_of(err), "message", message, "param",
+                     param_of(err), "error", "type", kv_status_type(err->status), "code", code_of(err), "message",
+                     message, "param", param_of(err));
 }
 
 static void on_error(kv_buf *out, kv_job *j) {
