@@ -10,6 +10,7 @@ WERROR ?= OFF
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+ROUNDS ?= 20
 OPERATIONS ?= 1000000
 AGENTS ?=
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
@@ -18,7 +19,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak kill agents bench parity compat
+.PHONY: all demo test asan tsan fuzz soak kill hostile agents bench parity compat
 .PHONY: lint format install dist uninstall clean distclean help
 .DEFAULT_GOAL := all
 
@@ -50,6 +51,10 @@ soak: ## OPERATIONS (1000000) random operations on the fake engine, every file c
 kill: ## KILLS (200) SIGKILLs of a loaded server at random instants; what is left must be whole and be used
 	@$(call build,release,$(configured))
 	@scripts/kill.sh $(KILLS)
+
+hostile: ## ROUNDS (20) of twisted, broken, abandoned requests to every API of a sanitized server, tiny models
+	@$(call build,asan,,kvasir)
+	@scripts/hostile.sh $(ROUNDS)
 
 agents: ## coding agents of npm and PyPI (AGENTS="codex pi": only these) do a task on a scripted model; installs them
 	@$(call build,release,$(configured),kvasir)
