@@ -610,8 +610,9 @@ void advance_unparsed(common_json &deltas, kv_chat_stream *s) {
     advance(deltas, s, std::move(next));
 }
 
-/* Of brackets inside each other, whatever they mean: as JSON they would take half of the stack that threads have here. */
-constexpr int max_nesting = 2000;
+/* Of brackets inside each other, whatever they mean. Parser and grammar go through all that are open at every token and
+ * character: 500 take 0.4 s in all, 2000 over 1.5. */
+constexpr int max_nesting = 500;
 
 } // namespace
 
@@ -902,6 +903,13 @@ kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv
     }
     if (chat) p.generation_prompt = chat->chat.generation_prompt;
     if (text.empty()) return KV_OK;
+    int open = 0; /* what is continued is read by the grammar first */
+    if (kv_json_nesting(&open, p.generation_prompt.data(), p.generation_prompt.size()) > max_nesting)
+        return kv_fail_field(
+            err, "messages",
+            "the message that is continued has more than %d brackets inside each other, which a grammar "
+            "for its rest cannot follow",
+            max_nesting);
     token_check check = {vocab};
     kv_status status = kv_gbnf_check(text.c_str(), names_one_token, &check, err);
     if (status != KV_OK) return status;

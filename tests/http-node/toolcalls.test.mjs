@@ -37,6 +37,23 @@ describe('tool calls', () => {
     return (await response.json()).prompt;
   };
 
+  it('refuse to continue what is nested deeper than a grammar is followed', async () => {
+    const begun = (n) => client.chat.completions.create({
+      model: 'any', messages: [...ask, { role: 'assistant', content: `<tool_call>\n{"name": "get_weather", "arguments": {"city": ${'['.repeat(n)}` }],
+      tools: [weather], tool_choice: 'required', max_tokens: 1,
+    });
+    await assert.rejects(begun(2000), (e) => e.status === 400 && e.param === 'messages' && /more than 500 brackets/.test(e.message));
+  });
+
+  it('are told as text where they are nested deeper', async () => {
+    const text = (n) => `<tool_call>\n{"name": "get_weather", "arguments": {"city": ${'['.repeat(n)}`;
+    for (const [n, calls] of [[400, 1], [600, 0]]) {
+      const { choices: [{ message }] } = await client.chat.completions.create(played(text(n)));
+      assert.equal(message.tool_calls?.length ?? 0, calls);
+      if (!calls) assert.equal(message.content, text(n), 'nothing of it is lost');
+    }
+  });
+
   it('are the same in a stream and as a whole, one and several at once', async () => {
     const texts = [
       [call('get_weather', { city: 'Paris', days: 2 }), 1, ''],
