@@ -104,8 +104,8 @@ bool kv_sched_begin_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) 
     /* From now on the slot is described by what it is going to hold. */
     slot->held.len = 0;
     kv_tokens_append(&slot->held, g->tokens.data, (size_t)P);
-    if (s->cells.len[number] > P) kv_cells_cut(&s->cells, number, P);
-    else kv_cells_append(&s->cells, number, P - s->cells.len[number]);
+    /* What lies behind P of a content that stays until the state is set takes its cells until then. */
+    if (s->cells.len[number] < P) kv_cells_append(&s->cells, number, P - s->cells.len[number]);
     kv_sched_touch(s, number);
     slot->restoring = true;
     slot->restore_from = have;
@@ -119,6 +119,7 @@ static void restored(kv_sched *s, int number) {
     int32_t P = (int32_t)slot->held.len, ram, disk;
     kv_restore_sources(&ram, &disk, g->run.lookup);
     slot->restoring = false;
+    kv_cells_cut(&s->cells, number, P);
     g->run.restore_us += kv_now_us(s->clock) - g->run.restore_began_us;
     if (!g->run.counted) {
         g->run.n_cached_ram = ram < P ? ram : P;
