@@ -179,6 +179,25 @@ test('files that are none of ours are named', async () => {
   assert.match(gone.json.error.message, new RegExp(`none of the ${o.tokens.length} tokens`));
 });
 
+test('a save that waits for a slow disk sees its client hang up', async () => {
+  const slow = await startServer({
+    args: [...common, '--slot-save-path', dir, '--cache-dir', path.join(dir, 'slow'), '--cache-disk', '64M', '--test-slow-disk', '1500'],
+  });
+  try {
+    const { status } = await ask(slow, '/completion', { prompt: 'a slow disk '.repeat(150), id_slot: 0, n_predict: 1 });
+    assert.equal(status, 200);
+    const client = new AbortController();
+    const saved = fetch(`${slow.url}/slots/0?action=save`, { method: 'POST', signal: client.signal, body: JSON.stringify({ filename: 'slow' }) });
+    saved.catch(() => {});
+    await ask(slow, '/health');
+    client.abort();
+    await slow.until((lines) => lines.some((l) => l.includes('/slots/0')), 'the log line of the save');
+    assert.ok((await ask(slow, '/kvasir/cache')).json.queue_bytes > 0, 'it did not wait for the disk');
+  } finally {
+    await slow.stop('SIGKILL');
+  }
+});
+
 test('adapters are told, and scales in effect can be set', async () => {
   const [one, ...more] = await ok('/lora-adapters');
   assert.deepEqual(more, []);
