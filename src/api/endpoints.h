@@ -33,23 +33,23 @@ KV_ENDPOINT(kv_serve_chat_input_tokens); /* openai_chat.c */
 KV_ENDPOINT(kv_serve_chat_completions);  /* openai_chat.c */
 KV_ENDPOINT(kv_serve_responses);         /* responses.c */
 KV_ENDPOINT(kv_serve_response_input_tokens);
-KV_ENDPOINT(kv_serve_get_response);      /* responses_stored.c */
+KV_ENDPOINT(kv_serve_get_response); /* responses_stored.c */
 KV_ENDPOINT(kv_serve_delete_response);
 KV_ENDPOINT(kv_serve_cancel_response);
 KV_ENDPOINT(kv_serve_response_input_items);
-KV_ENDPOINT(kv_serve_completions);       /* openai_completions.c */
-KV_ENDPOINT(kv_serve_native);            /* native.c */
-KV_ENDPOINT(kv_serve_infill);            /* infill.c */
-KV_ENDPOINT(kv_serve_slot_action);       /* slot_files.c */
-KV_ENDPOINT(kv_serve_loras);             /* lora.c */
-KV_ENDPOINT(kv_serve_set_loras);         /* lora.c */
-KV_ENDPOINT(kv_serve_embeddings);        /* embeddings.c: OpenAI's */
-KV_ENDPOINT(kv_serve_embedding);         /* embeddings.c: llama-server's own */
-KV_ENDPOINT(kv_serve_rerank);            /* rerank.c */
+KV_ENDPOINT(kv_serve_completions);          /* openai_completions.c */
+KV_ENDPOINT(kv_serve_native);               /* native.c */
+KV_ENDPOINT(kv_serve_infill);               /* infill.c */
+KV_ENDPOINT(kv_serve_slot_action);          /* slot_files.c */
+KV_ENDPOINT(kv_serve_loras);                /* lora.c */
+KV_ENDPOINT(kv_serve_set_loras);            /* lora.c */
+KV_ENDPOINT(kv_serve_embeddings);           /* embeddings.c: OpenAI's */
+KV_ENDPOINT(kv_serve_embedding);            /* embeddings.c: llama-server's own */
+KV_ENDPOINT(kv_serve_rerank);               /* rerank.c */
 KV_ENDPOINT(kv_serve_messages);             /* anthropic.c; goes through the gate by itself, as the next */
 KV_ENDPOINT(kv_serve_count_message_tokens); /* anthropic.c */
 KV_ENDPOINT(kv_serve_no_batches);           /* anthropic.c */
-KV_ENDPOINT(kv_serve_cache);             /* cache_admin.c */
+KV_ENDPOINT(kv_serve_cache);                /* cache_admin.c */
 KV_ENDPOINT(kv_serve_erase_cache);
 KV_ENDPOINT(kv_serve_explain);           /* cache_admin.c */
 KV_ENDPOINT(kv_serve_why);               /* cache_admin.c */

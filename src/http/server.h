@@ -103,7 +103,7 @@ struct kv_http_request {
     kv_buf body;
     kv_inflate *inflate; /* owned; while a packed body comes, else NULL */
     size_t received;     /* bytes of the body that came, packed or not */
-    char id[132]; /* up to 128 and the NUL */
+    char id[132];        /* up to 128 and the NUL */
     int64_t started_us;
     const kv_http_route *route; /* the route of path and method; NULL when refused before */
     kv_http_error_body error_body;

@@ -377,7 +377,8 @@ static void test_config_file(void **state) {
     char path[64], line[128];
     write_file(path, "# comment\r\n\n  ctx-size=512   # behind a blank\r\nalias = a#b\nchat-template = \"{{ x "
                      "}}\\n\\\"q\\\" # in\"  # out\n"
-                     "no-mmap = yes\nmodel = with space.gguf\nmetrics=off\nctx-checkpoints = 8\nwebui = off\nn_predict = 3\ntemp = 0.5");
+                     "no-mmap = yes\nmodel = with space.gguf\nmetrics=off\nctx-checkpoints = 8\nwebui = off\nn_predict "
+                     "= 3\ntemp = 0.5");
     snprintf(line, sizeof line, "--config=%s", path);
     parsed p = parse(line, NULL);
     unlink(path);
