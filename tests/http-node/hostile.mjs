@@ -40,6 +40,7 @@ function found(what, detail = '') {
 }
 const answers = new Map(); // "path status" → times
 const unavailable = new Map(); // message of a 5xx by design → times
+const seen = {}; // metric → sum of the rounds: whether the attacks reach what they aim at
 const refused = new Map(); // message of a 400 → times
 const count = (map, key) => map.set(key, (map.get(key) ?? 0) + 1);
 
@@ -103,7 +104,7 @@ const grammar = () => pick(['root ::= "yes" | "no"', 'root ::= [a-z]+', 'root ::
 
 const content = (s) => (chance(70) ? s : [{ type: 'text', text: s }, { type: 'text', text: text(rnd(20)) }]);
 const fn = (parameters = schema()) => ({ name: pick(['get_weather', 'f', 'été']), description: text(10), parameters });
-const length = () => pick([0, 1, 2, 3, 8, 16, 40, 90]);
+const length = () => pick([0, 1, 2, 3, 8, 16, 40, 90, 200, 400]);
 const play = () => pick(['hello', '<think>a</think>b', '<tool_call>\n{"name": "f", "arguments": {"city": "x"}}\n</tool_call>',
   '<tool_call>{"name"', '🙂é',
   [255, 254, 200], [240, 159, 153, 130, 240], [], '{"city": "x"', '']);
@@ -493,6 +494,9 @@ async function idle(server, slots) {
     found('at work when all clients are gone', `${JSON.stringify(m)}\n${(await ask(server, '/slots')).text}\n${server.log().slice(-3000)}`);
     return m;
   }
+  for (const name of ['requests', 'requests_cancelled', 'preemptions', 'led', 'sleeps', 'cache_evicted', 'cache_read']) {
+    seen[name] = (seen[name] ?? 0) + (m[`kvasir_${name}_total`] ?? 0);
+  }
   if (m.kvasir_cells_used > m.kvasir_cells) found('more cells in use than there are', JSON.stringify(m));
   for (const [name, value] of Object.entries(m)) if (!(value >= 0)) found(`metric ${name} is ${value}`);
   if (m.kvasir_asleep) return m;
@@ -515,7 +519,7 @@ async function oneRound(folder) {
     keys = path.join(folder, 'keys');
   mkdirSync(saves, { recursive: true });
   const family = pick(['llama', 'llama', 'gemma3', 'lfm2', 'mamba2', 'gpt-oss', 'qwen35', 'fake', 'rerank/qwen3']);
-  const exact = chance(12), slots = exact ? 1 : 1 + rnd(3), context = pick([512, 768, 1024, 2048, 4096]);
+  const exact = chance(12), slots = exact ? 1 : pick([1, 2, 2, 3, 8]), context = pick([512, 768, 1024, 2048, 4096]);
   const args = [...(family === 'fake' ? ['--test-fake', pick(['full', 'window', 'hybrid'])] : ['-m', model(`tiny/${family}.gguf`)]),
     '-c', String(context), '-np', String(slots), ...(chance(70) ? ['-kvu'] : []), '-t', '1', '-fa', 'off', '--test-sampler', '--props',
       '--slot-save-path', saves, '--state-dir', state];
@@ -604,7 +608,9 @@ async function oneRound(folder) {
   }
 }
 
-for (round = FIRST; round < FIRST + ROUNDS; round++) {
+let over = false; // asked to end after the round
+process.on('SIGTERM', () => { over = true; });
+for (round = FIRST; !over && round < FIRST + ROUNDS; round++) {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'kvasir-hostile-'));
   responseIds.length = 1;
   try { await oneRound(folder); } catch (error) { found(`a round failed: ${String(error.message).slice(0, 80)}`, error.stack?.slice(0,
@@ -613,7 +619,7 @@ for (round = FIRST; round < FIRST + ROUNDS; round++) {
 }
 const statuses = {};
 for (const [key, n] of answers) { const s = key.split(' ').at(-1); statuses[s] = (statuses[s] ?? 0) + n; }
-console.log(`seed ${seed}: ${JSON.stringify(statuses)}`);
+console.log(`seed ${seed}: ${JSON.stringify(statuses)} ${JSON.stringify(seen)}`);
 if (process.env.KVASIR_VERBOSE) for (const [key, n] of [...answers].sort()) console.log(`  ${n} ${key}`);
 if (process.env.KVASIR_VERBOSE) for (const [key, n] of [...refused].sort((a, b) => a[1] - b[1])) console.log(`  ${n} × ${key}`);
 for (const [key, n] of unavailable) console.log(`  ${n} × ${key}`);
