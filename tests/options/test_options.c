@@ -524,10 +524,12 @@ static void test_accepted_options(void **state) {
                    "LLAMA_ARG_CONTEXT_SHIFT=off",
                    "LLAMA_ARG_TOOLS=",
                    "LLAMA_ARG_UI=0",
+                   "LLAMA_ARG_UI_CONFIG={}",
                    NULL};
     p = parse("", env);
     if (p.status != KV_OK) fail_msg("%s", p.err.message);
-    assert_has(kv_buf_str(&p.warnings), "LLAMA_ARG_UI is ignored");
+    assert_has(kv_buf_str(&p.warnings), "LLAMA_ARG_UI_CONFIG is ignored");
+    assert_false(p.o.ui);
     assert_null(strstr(kv_buf_str(&p.warnings), "SWA"));
     assert_null(strstr(kv_buf_str(&p.warnings), "CONT_BATCHING"));
     done(&p);
