@@ -207,7 +207,10 @@ static int32_t covered(const kv_lookup *l, sight *s, int32_t limit) {
     int32_t block = l->cache->cfg.block;
     for (int32_t q = 0; q < limit; q += block) {
         int32_t upto = q + block < limit ? q + block : limit;
-        if (!find_node(l, s, q, upto, KV_RADIX_BLOCK)) return q;
+        if (find_node(l, s, q, upto, KV_RADIX_BLOCK)) continue;
+        /* A shorter block may have its cells as far as another conversation went. */
+        kv_radix_node *shorter = kept_in_block(l, s, q, upto, KV_RADIX_BLOCK);
+        return shorter ? q + kv_radix_n_tokens(shorter) : q;
     }
     return limit;
 }
