@@ -7,37 +7,10 @@
  *  2. what was parsed is inside the stated limits
  *  3. whatever happens, everything is freed and the next input finds the same app
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "api/chat_body.h"
 #include "api/params.h"
 #include "api/prompt.h"
-#include "engine/engine_fake.h"
-#include "fuzz.h"
-
-static kv_options options;
-static kv_app app;
-
-static void set_up(void) {
-    if (app.model) return;
-    kv_options_defaults(&options);
-    kv_fake_params fake;
-    kv_fake_params_defaults(&fake);
-    KV_CHECK(kv_model_load_fake(&app.model, &fake, NULL) == KV_OK);
-    app.opt = &options;
-    app.n_ctx_served = 4096;
-    app.engine_info.n_slots = 4;
-    strcpy(app.model_name, "fuzz");
-    kv_sampling_defaults(&app.sampling_defaults);
-}
-
-static void check_refusal(kv_status st, const kv_error *err) {
-    int http = kv_status_http(st);
-    KV_CHECK((http >= 400 && http < 500) || st == KV_UNSUPPORTED);
-    KV_CHECK(err->status == st && err->message[0] && kv_utf8_valid(err->message, strlen(err->message)));
-    KV_CHECK(kv_utf8_valid(err->field, strlen(err->field)));
-}
+#include "app.h"
 
 static void check_params(const kv_params *p) {
     KV_CHECK(p->n >= 1 && p->n <= app.engine_info.n_slots);
@@ -54,7 +27,7 @@ static void check_sampler(const kv_params *p, const kv_chat_prompt *chat) {
     kv_sampler *sampler = NULL;
     kv_error err = {0};
     kv_status st = kv_sampler_new(&sampler, app.model, &p->sampling, chat, &err);
-    if (st != KV_OK) check_refusal(st, &err);
+    if (st != KV_OK) check_status(st, &err);
     kv_sampler_free(sampler);
 }
 
@@ -71,7 +44,7 @@ static void run_completion(const json_t *body, kv_api api) {
         KV_CHECK(prompts.n >= 1 && prompts.n <= KV_PROMPTS_MAX);
         check_sampler(&p, NULL);
     } else {
-        check_refusal(st, &err);
+        check_status(st, &err);
     }
     kv_prompts_free(&prompts);
     kv_params_free(&p);
@@ -87,7 +60,7 @@ static void run_chat(const char *text, size_t n) {
     json_decref(body);
     if (st != KV_OK) {
         KV_CHECK(!prompt);
-        check_refusal(st, &err);
+        check_status(st, &err);
         return;
     }
     check_params(&p);
@@ -99,7 +72,7 @@ static void run_chat(const char *text, size_t n) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    set_up();
+    open_app(4096);
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     size_t n = size - 1;
@@ -112,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     kv_status st = kv_json_parse(&body, text, n, &err);
     if (st == KV_OK) st = kv_params_check_body(body, &app, &err);
     if (st == KV_OK) run_completion(body, data[0] % 4 ? KV_API_COMPLETIONS : KV_API_NATIVE);
-    else check_refusal(st, &err);
+    else check_status(st, &err);
     json_decref(body);
     return 0;
 }

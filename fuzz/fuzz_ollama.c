@@ -7,35 +7,11 @@
  *  2. a refusal's body is a JSON object with an `error` that is a text
  *  3. a job has one prompt, of tokens that the model has
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "api/ollama/ollama.h"
-#include "engine/engine_fake.h"
-#include "fuzz.h"
-
-static kv_options options[2]; /* images: refused; replaced */
-static kv_app app;
-
-static void set_up(void) {
-    if (app.model) return;
-    for (int i = 0; i < 2; i++) kv_options_defaults(&options[i]);
-    free(options[1].on_image);
-    options[1].on_image = kv_strdup("placeholder");
-    kv_fake_params fake;
-    kv_fake_params_defaults(&fake);
-    KV_CHECK(kv_model_load_fake(&app.model, &fake, NULL) == KV_OK);
-    app.n_ctx_served = 1 << 20;
-    app.engine_info.n_slots = 4;
-    strcpy(app.model_name, "fuzz");
-    kv_sampling_defaults(&app.sampling_defaults);
-}
+#include "app.h"
 
 static void check_refusal(kv_status st, const kv_error *err) {
-    int http = kv_status_http(st);
-    KV_CHECK((http >= 400 && http < 500) || st == KV_UNSUPPORTED);
-    KV_CHECK(err->status == st && err->message[0] && kv_utf8_valid(err->message, strlen(err->message)));
-    KV_CHECK(kv_utf8_valid(err->field, strlen(err->field)));
+    check_status(st, err);
     kv_buf out = {0};
     kv_ollama_error_body(&out, err);
     json_t *v = json_loadb(kv_buf_str(&out), out.len, JSON_ALLOW_NUL, NULL);
@@ -51,7 +27,7 @@ static void check_job(const kv_job *j) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    set_up();
+    open_app(1 << 20);
     if (size == 0) return 0;
     app.opt = &options[data[0] >> 1 & 1];
     json_t *body = NULL;

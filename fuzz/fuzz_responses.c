@@ -8,17 +8,11 @@
  *  3. taking tokens again leaves the prompt's text as it is
  *  4. what is stored of a request can be read again
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "api/chat_body.h"
 #include "api/responses/responses.h"
-#include "engine/engine_fake.h"
-#include "fuzz.h"
+#include "app.h"
 
-static kv_options options[2]; /* images: refused; replaced */
 static kv_stored *stored;
-static kv_app app;
 
 static void store_one(void) {
     kv_stored_response r = {.id = (char *)"resp_1"};
@@ -34,26 +28,9 @@ static void store_one(void) {
 }
 
 static void set_up(void) {
-    if (app.model) return;
-    for (int i = 0; i < 2; i++) kv_options_defaults(&options[i]);
-    free(options[1].on_image);
-    options[1].on_image = kv_strdup("placeholder");
-    kv_fake_params fake;
-    kv_fake_params_defaults(&fake);
-    KV_CHECK(kv_model_load_fake(&app.model, &fake, NULL) == KV_OK);
-    app.n_ctx_served = 1 << 20;
-    app.engine_info.n_slots = 4;
-    strcpy(app.model_name, "fuzz");
-    kv_sampling_defaults(&app.sampling_defaults);
+    if (!open_app(1 << 20)) return;
     stored = kv_stored_open(&(kv_stored_config){0});
     store_one();
-}
-
-static void check_refusal(kv_status st, const kv_error *err) {
-    int http = kv_status_http(st);
-    KV_CHECK((http >= 400 && http < 500) || st == KV_UNSUPPORTED);
-    KV_CHECK(err->status == st && err->message[0] && kv_utf8_valid(err->message, strlen(err->message)));
-    KV_CHECK(kv_utf8_valid(err->field, strlen(err->field)));
 }
 
 static void spell(kv_buf *out, const kv_tokens *t) {
@@ -87,7 +64,7 @@ static void check_job(kv_response *r) {
     kv_status st = kv_chat_job_new(&j, &nothing, r->chat, &app, &err);
     if (st != KV_OK) {
         kv_response_rename_error(&err, r);
-        check_refusal(st, &err);
+        check_status(st, &err);
         return;
     }
     check_prompt(&j->prompts.list[0], r);
@@ -109,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_items(r);
         check_job(r);
     } else {
-        check_refusal(st, &err);
+        check_status(st, &err);
     }
     KV_CHECK((st == KV_OK) == (r != NULL));
     kv_response_free(r);
