@@ -386,14 +386,8 @@ void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err)
     if (finish == KV_FINISH_WORD) e.stop_word = kv_strdup(g->text.stop_word);
     if (err) e.error = *err;
     if (finish == KV_FINISH_CANCELLED) s->stats.n_cancelled++;
-    if (g->run.state == KV_RUN_IN_SLOT) {
-        kv_sched_release_slot(s, slot, g->cache_prompt);
-    } else {
-        int i = 0;
-        while (i < s->n_waiting && s->waiting[i] != g) i++;
-        KV_CHECK(i < s->n_waiting);
-        s->waiting[i] = s->waiting[--s->n_waiting];
-    }
+    if (g->run.state == KV_RUN_IN_SLOT) kv_sched_release_slot(s, slot, g->cache_prompt);
+    else kv_sched_stop_waiting(s, g);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
     g->run.state = KV_RUN_DONE;
