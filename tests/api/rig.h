@@ -150,6 +150,19 @@ static inline int rig_ask(answer *a, rig *r, const char *path, const char *body)
     return status;
 }
 
+/* The request is sent, and the answer not waited for. rig_serve first. */
+static inline client rig_post(rig *r, const char *path, const char *body) {
+    kv_buf text = {0};
+    char *json = json_text(body);
+    kv_buf_addf(&text, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(json),
+                json);
+    client c = dial(kv_http_port(r->http));
+    say(&c, text.data);
+    kv_buf_free(&text);
+    free(json);
+    return c;
+}
+
 /* The JSON of a 200; the caller's. */
 static inline json_t *rig_json(rig *r, const char *path, const char *body) {
     answer a = {0};

@@ -252,18 +252,6 @@ static void test_error_bodies(void **state) {
 
 #define ASK "{'max_tokens':3,'messages':[" USR("hello") "],'kvasir':{'play':'ab'}"
 
-static client post(const char *body) {
-    kv_buf text = {0};
-    char *json = json_text(body);
-    kv_buf_addf(&text, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(json),
-                json);
-    client c = dial(kv_http_port(r.http));
-    say(&c, text.data);
-    kv_buf_free(&text);
-    free(json);
-    return c;
-}
-
 #define PING "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 
 static void test_whole_and_streamed(void **state) {
@@ -283,7 +271,7 @@ static void test_whole_and_streamed(void **state) {
 static void test_silence(void **state) {
     (void)state;
     rig_set(&r, true, false);
-    client c = post(ASK ",'stream':true,'sse_ping_interval':1}");
+    client c = rig_post(&r, "/v1/messages", ASK ",'stream':true,'sse_ping_interval':1}");
     answer a = {0};
     assert_true(read_head(&c, &a));
     assert_int_equal(a.status, 200);
@@ -313,7 +301,9 @@ static void assert_last_error(const answer *a, const char *type) {
 static void test_broken_engine(void **state) {
     (void)state;
     rig_set(&r, true, true);
-    client c = post("{'max_tokens':3,'stream':true,'messages':[" USR("Something else: never computed before.") "]}");
+    client c =
+        rig_post(&r, "/v1/messages",
+                 "{'max_tokens':3,'stream':true,'messages':[" USR("Something else: never computed before.") "]}");
     answer a = {0};
     assert_true(read_head(&c, &a));
     rig_set(&r, false, true);
@@ -357,7 +347,7 @@ static void fall_asleep(void) {
 static void test_asleep(void **state) {
     (void)state;
     fall_asleep();
-    client c = post(ASK ",'stream':true,'sse_ping_interval':1}");
+    client c = rig_post(&r, "/v1/messages", ASK ",'stream':true,'sse_ping_interval':1}");
     answer a = {0};
     assert_true(read_head(&c, &a));
     assert_true(read_chunk(&c, &a));
@@ -371,7 +361,7 @@ static void test_asleep(void **state) {
     hang_up(&c);
 
     fall_asleep();
-    c = post(ASK ",'stream':true}");
+    c = rig_post(&r, "/v1/messages", ASK ",'stream':true}");
     assert_true(read_head(&c, &a));
     assert_true(kv_gate_wait(r.app.gate));
     kv_error why = {0};

@@ -4,18 +4,6 @@
 
 static rig r;
 
-static client post(const char *path, const char *body) {
-    kv_buf text = {0};
-    char *json = json_text(body);
-    kv_buf_addf(&text, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(json),
-                json);
-    client c = dial(kv_http_port(r.http));
-    say(&c, text.data);
-    kv_buf_free(&text);
-    free(json);
-    return c;
-}
-
 #define BODY "{'prompt':'a','max_tokens':2,'stream':true,'sse_ping_interval':%d,'kvasir':{'play':'xyz'}}"
 
 /* Waits for one ping, which is one second. */
@@ -24,7 +12,7 @@ static void test_ping_while_prefilling(void **state) {
     char body[200];
     snprintf(body, sizeof body, BODY, 1);
     rig_set(&r, true, false);
-    client c = post("/v1/completions", body);
+    client c = rig_post(&r, "/v1/completions", body);
     answer a = {0};
     assert_true(read_head(&c, &a)); /* nothing was computed, the answer is there all the same */
     assert_int_equal(a.status, 200);
@@ -51,7 +39,7 @@ static void test_queue_full(void **state) {
     client c[6];
     answer a[6] = {0};
     for (int i = 0; i < 6; i++) {
-        c[i] = post("/v1/completions", body);
+        c[i] = rig_post(&r, "/v1/completions", body);
         assert_true(read_head(&c[i], &a[i]));
         assert_int_equal(a[i].status, 200);
     }
@@ -84,7 +72,7 @@ static void test_hang_up_in_queue(void **state) {
     client c[6];
     for (int i = 0; i < 6; i++) {
         answer a = {0};
-        c[i] = post("/completion", body);
+        c[i] = rig_post(&r, "/completion", body);
         assert_true(read_head(&c[i], &a));
         free_answer(&a);
     }
@@ -102,7 +90,7 @@ static void test_engine_error(void **state) {
     static const char *const streams[] = {"/v1/completions", "/completion"};
     for (int i = 0; i < 2; i++) {
         rig_set(&r, true, true);
-        client c = post(streams[i], body);
+        client c = rig_post(&r, streams[i], body);
         answer a = {0};
         assert_true(read_head(&c, &a));
         assert_int_equal(a.status, 200);

@@ -15,6 +15,7 @@
 
 #include "os/files.h"
 #include "os/files_faulty.h"
+#include "os/wipe.h"
 
 static char base[128], root[160], grave[160];
 
@@ -24,16 +25,6 @@ static char *at(const char *name) {
     char *p = paths[i++ % 8];
     snprintf(p, 256, "%s/%s", root, name);
     return p;
-}
-
-static bool wipe_entry(void *ctx, const char *name) {
-    char child[512];
-    snprintf(child, sizeof child, "%s/%s", (const char *)ctx, name);
-    if (unlink(child) != 0) {
-        kv_files_real()->list(kv_files_real(), child, wipe_entry, child);
-        rmdir(child);
-    }
-    return true;
 }
 
 static int set_up(void **state) {
@@ -48,8 +39,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    kv_files_real()->list(kv_files_real(), base, wipe_entry, base);
-    return rmdir(base);
+    return wipe(base);
 }
 
 static int put(const kv_files *f, const char *path, const char *text, bool sync) {

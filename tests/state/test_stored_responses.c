@@ -20,6 +20,7 @@
 
 #include "base/log.h"
 #include "os/files.h"
+#include "os/wipe.h"
 #include "state/stored.h"
 
 static char base[128], dir[160];
@@ -27,16 +28,6 @@ static int64_t wall;
 
 static int64_t now(void) {
     return wall;
-}
-
-static bool wipe_entry(void *ctx, const char *name) {
-    char child[512];
-    snprintf(child, sizeof child, "%s/%s", (const char *)ctx, name);
-    if (unlink(child) != 0) {
-        kv_files_real()->list(kv_files_real(), child, wipe_entry, child);
-        rmdir(child);
-    }
-    return true;
 }
 
 static int set_up(void **state) {
@@ -53,8 +44,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    kv_files_real()->list(kv_files_real(), base, wipe_entry, base);
-    return rmdir(base);
+    return wipe(base);
 }
 
 static kv_stored *open_state(void) {
