@@ -484,7 +484,7 @@ function reports(server, what) {
 
 async function idle(server, slots) {
   let m = {};
-  for (const until = Date.now() + PATIENCE; Date.now() < until; await sleep(20)) {
+  for (const until = Date.now() + PATIENCE; Date.now() < until;) {
     const got = await ask(server, '/metrics');
     if (!got.status) return null;
     m = metrics(got);
@@ -504,7 +504,7 @@ async function idle(server, slots) {
     const got = await ask(server, `/slots/${i}?action=erase`, {});
     if (got.status !== 200) found(`slot ${i} cannot be erased: ${got.status}`, got.text);
   }
-  for (const until = Date.now() + 5000; Date.now() < until; await sleep(20)) { // erased before the next round
+  for (const until = Date.now() + 5000; Date.now() < until;) { // erased before the next round
     m = metrics(await ask(server, '/metrics'));
     if (!m.kvasir_cells_used) return m;
   }
