@@ -577,7 +577,7 @@ async function oneRound(folder) {
     await sleep(200 + rnd(1500));
     for (const server of servers) { server.stopping = true; if (!server.exit) server.child.kill('SIGTERM'); }
     for (const server of servers) {
-      const exit = await Promise.race([server.exited, sleep(60_000)]);
+      const exit = await Promise.race([server.ended(), sleep(60_000)]);
       if (!exit) { found('a stop that does not end', server.log().slice(-3000)); await server.stop('SIGKILL'); }
       else if (exit.code !== 0) found(`a stop ended ${JSON.stringify(exit)}`, server.log().slice(-6000));
     }

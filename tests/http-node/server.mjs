@@ -59,6 +59,7 @@ class Server {
     this.port = 0;
     this.lines = [];
     this.waiting = [];
+    this.holds = 0;
     this.exited = new Promise((resolve) => {
       child.on('exit', (code, signal) => {
         running.delete(child);
@@ -82,10 +83,26 @@ class Server {
       if (this.lines.length > MAX_LOG) this.lines.splice(0, this.lines.length - MAX_LOG);
       for (const wake of this.waiting.splice(0)) wake();
     });
+    this.letGo();
   }
 
   get pid() {
     return this.child.pid;
+  }
+
+  /** Waits for `promise`, which the process alone can settle. At other times it does not keep node alive: a test that
+   * failed before its stop() must not hold the run, and `exit` above kills what it left. */
+  async whileAlive(promise) {
+    if (this.holds++ === 0) for (const handle of [this.child, this.child.stderr]) handle.ref();
+    try {
+      return await promise;
+    } finally {
+      if (--this.holds === 0) this.letGo();
+    }
+  }
+
+  letGo() {
+    for (const handle of [this.child, this.child.stderr]) handle.unref();
   }
 
   /** What the process wrote to stderr, the last MAX_LOG lines. */
@@ -95,7 +112,7 @@ class Server {
 
   /** Resolves when the process writes a line or ends. */
   output() {
-    return new Promise((resolve) => this.waiting.push(resolve));
+    return this.whileAlive(new Promise((resolve) => this.waiting.push(resolve)));
   }
 
   /** Waits until `test(lines)` gives something true; asked again at each line of output, or when the process ends. */
@@ -120,11 +137,16 @@ class Server {
     await health.arrayBuffer();
   }
 
+  /** Waits for the end of the process. Gives { code, signal }. */
+  ended() {
+    return this.whileAlive(this.exited);
+  }
+
   /** Ends the process with `signal` and waits for it. Gives { code, signal }; after a SIGTERM anything but a clean end
    * (a leak that a sanitizer found at the end, say) is an error. */
   async stop(signal = 'SIGTERM') {
     if (!this.exit) this.child.kill(signal);
-    const exit = await this.exited;
+    const exit = await this.ended();
     if (signal === 'SIGTERM' && exit.code !== 0) throw new Error(`kvasir ended ${JSON.stringify(exit)}:\n${this.log()}`);
     return exit;
   }

@@ -112,7 +112,7 @@ test('a start that fails is told by its reason, never as ready', async () => {
     const last = await told.until((m) => seen.push(m) && m.startsWith('STOPPING=1'));
     assert.match(last, /^STOPPING=1\nSTATUS=.*bad\.gguf/);
     assert.ok(!seen.some((m) => m.startsWith('READY=1')), seen.join());
-    if (server) assert.equal((await server.exited).code, 1);
+    if (server) assert.equal((await server.ended()).code, 1);
   } finally {
     await told.close();
   }
