@@ -138,11 +138,12 @@ static double microseconds(double ms) {
 void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a) {
     if (j->app->opt->plain_json) return;
     json_t *miss = kv_account_miss(j->app->model, &j->prompts.list[a->prompt], a);
+    json_t *canonicalised = j->params.canonicalised ? kv_canonical_names(j->params.canonicalised) : NULL;
     json_object_set_new(answer, "kvasir",
-                        json_pack("{s:{s:i, s:i, s:i}, s:i, s:f, s:f, s:o}", "cached", "engine", (int)a->engine, "ram",
-                                  (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms",
-                                  microseconds(a->restore_ms), "prefill_ms", microseconds(a->prefill_ms), "miss",
-                                  miss));
+                        json_pack("{s:{s:i, s:i, s:i}, s:i, s:f, s:f, s:o, s:o*}", "cached", "engine", (int)a->engine,
+                                  "ram", (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms",
+                                  microseconds(a->restore_ms), "prefill_ms", microseconds(a->prefill_ms), "miss", miss,
+                                  "canonicalised", canonicalised));
 }
 
 void kv_account_header(kv_buf *out, const kv_account *a) {
@@ -163,5 +164,6 @@ void kv_account_record(kv_job *j) {
         kv_ledger_add(j->app->ledger, j->request_id, j->scope, &a, has_text ? kv_buf_str(&text) : NULL);
         kv_buf_free(&text);
     }
+    kv_ledger_canonicalised(j->app->ledger, j->params.canonicalised);
     if (j->first_token_us) kv_ledger_first_token(j->app->ledger, (double)(j->first_token_us - j->started_us) / 1e3);
 }

@@ -14,6 +14,7 @@
 #ifndef KV_API_APP_H
 #define KV_API_APP_H
 
+#include "chat/canonical.h"
 #include "chat/turns.h"
 #include "engine/engine.h"
 #include "http/http.h"
@@ -56,6 +57,8 @@ typedef struct kv_app {
 const kv_http_route *kv_api_routes(void);
 /* KV_OK when requests can be served; else KV_BUSY with llama-server's "Loading model" or the draining message. */
 kv_status kv_app_require_ready(const kv_app *app, kv_error *err);
+/* The canonicaliser's rules that are on (--canonicalise, --exact). */
+kv_rules kv_app_rules(const kv_app *app);
 /* OpenAI's error body: {"error":{"code":…,"message":…,"type":…,"param":…}} plus n_prompt_tokens, n_ctx. */
 void kv_api_error_body(kv_buf *out, const kv_error *err);
 

@@ -6,6 +6,7 @@
 
 #include "api/places.h"
 #include "api/script.h"
+#include "chat/canonical.h"
 #include "chat/forced.h"
 #include "chat/messages.h"
 
@@ -131,6 +132,10 @@ static kv_status read_ending(reading *r, const json_t *body, kv_error *err) {
     return KV_OK;
 }
 
+kv_rules kv_app_rules(const kv_app *app) {
+    return kv_canonical_rules(app->opt->canonicalise.item, app->opt->canonicalise.n, app->opt->exact);
+}
+
 /* ── rendering ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static char *dump(const json_t *value) {
@@ -211,6 +216,7 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
     reading r = {0};
     kv_status st = kv_chat_check_messages(&r.messages, json_object_get(body, "messages"),
                                           kv_chat_on_image(app->opt->on_image), err);
+    if (st == KV_OK) params->canonicalised = kv_canonical_messages(r.messages, kv_app_rules(app));
     if (st == KV_OK) st = read_tools(&r, body, app, err);
     if (st == KV_OK) st = read_kwargs(&r, body, app, err);
     if (st == KV_OK) st = read_ending(&r, body, err);

@@ -90,6 +90,14 @@ void kv_ledger_forget_texts(kv_ledger *l, const char *scope) {
     pthread_mutex_unlock(&l->mutex);
 }
 
+void kv_ledger_canonicalised(kv_ledger *l, kv_rules rules) {
+    if (!l || !rules) return;
+    pthread_mutex_lock(&l->mutex);
+    for (int r = 0; r < KV_RULE_COUNT; r++)
+        if (kv_canonical_has(rules, (kv_rule)r)) l->totals.n_canonicalised[r]++;
+    pthread_mutex_unlock(&l->mutex);
+}
+
 void kv_ledger_first_token(kv_ledger *l, double ms) {
     if (!l) return;
     pthread_mutex_lock(&l->mutex);

@@ -9,6 +9,7 @@
 #define KV_API_LEDGER_H
 
 #include "cache/cache.h"
+#include "chat/canonical.h"
 
 #define KV_LEDGER_MISSES    100
 #define KV_LEDGER_TEXT_MAX  1000 /* bytes of a miss's text */
@@ -31,8 +32,9 @@ typedef struct kv_histogram {
 } kv_histogram;
 
 typedef struct kv_ledger_totals {
-    uint64_t engine, ram, disk, computed; /* prompt tokens */
-    uint64_t n_miss[KV_MISS_COUNT];       /* prompts */
+    uint64_t engine, ram, disk, computed;    /* prompt tokens */
+    uint64_t n_miss[KV_MISS_COUNT];          /* prompts */
+    uint64_t n_canonicalised[KV_RULE_COUNT]; /* requests that a rule changed */
     kv_histogram restore, first_token;
 } kv_ledger_totals;
 
@@ -52,6 +54,8 @@ void kv_ledger_free(kv_ledger *l);
 void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_account *a, const char *text);
 /* Forgets the misses' texts of a scope, or with NULL of all; their numbers stay. */
 void kv_ledger_forget_texts(kv_ledger *l, const char *scope);
+/* A request was changed by these rules. */
+void kv_ledger_canonicalised(kv_ledger *l, kv_rules rules);
 /* A request's first token came after so long. */
 void kv_ledger_first_token(kv_ledger *l, double ms);
 void kv_ledger_get(kv_ledger_totals *out, kv_ledger *l);

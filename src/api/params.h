@@ -50,6 +50,7 @@ typedef struct kv_params {
     char *json_schema; /* owned JSON text, NULL = none */
     /* chat */
     const char *reasoning_format; /* static */
+    kv_rules canonicalised;       /* rules that changed something of the conversation */
     bool forced_call;             /* the answer is a call that the template knows nothing of (chat/forced.h) */
     /* owned lists that `sampling` points into */
     kv_logit_bias *logit_bias;

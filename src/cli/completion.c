@@ -22,7 +22,8 @@ static void add_replaced(kv_buf *out, const char *text, char from, const char *t
 /* What may be written behind the option, comma-separated; NULL = anything, or nothing. */
 static const char *words_of(const kv_opt *opt) {
     if (opt->kind == OPT_TRI) return "on,off,auto";
-    return opt->kind == OPT_WORD || opt->kind == OPT_LOAD ? opt->words : NULL;
+    bool words = opt->kind == OPT_WORD || opt->kind == OPT_LOAD || opt->kind == OPT_LIST;
+    return words ? opt->words : NULL;
 }
 
 static bool takes_value(const kv_opt *opt) {

@@ -95,6 +95,13 @@ static kv_status check_pairs(const kv_options *o, kv_error *err) {
     return KV_OK;
 }
 
+static kv_status check_rules(const kv_options *o, kv_error *err) {
+    for (int i = 0; o->canonicalise.n > 1 && i < o->canonicalise.n; i++)
+        if (strcmp(o->canonicalise.item[i], "none") == 0)
+            return kv_fail_field(err, "--canonicalise", "--canonicalise: none stands alone, not among rules");
+    return KV_OK;
+}
+
 static kv_status check_slot_path(const kv_options *o, kv_error *err) {
     struct stat s;
     if (!o->slot_save_path || (stat(o->slot_save_path, &s) == 0 && S_ISDIR(s.st_mode))) return KV_OK;
@@ -132,6 +139,7 @@ kv_status kv_options_check(const kv_options *o, kv_error *err) {
                              o->api_prefix);
     kv_status st = check_pairs(o, err);
     if (st == KV_OK) st = check_embeddings(o, err);
+    if (st == KV_OK) st = check_rules(o, err);
     if (st == KV_OK) st = check_slot_path(o, err);
     if (st == KV_OK) st = check_model_source(o, err);
     return st == KV_OK ? check_hosts(o, err) : st;

@@ -32,7 +32,7 @@ static bool has_range(const kv_opt *opt) {
 static void add_text(kv_buf *out, const kv_opt *opt, const kv_options *defaults) {
     kv_buf_adds(out, opt->help);
     if (has_range(opt) && opt->max < 1e6) kv_buf_addf(out, " (%.15g to %.15g)", opt->min, opt->max);
-    if (opt->kind == OPT_WORD) {
+    if (opt->kind == OPT_WORD || (opt->kind == OPT_LIST && opt->words)) {
         kv_buf_adds(out, " (");
         add_replaced(out, opt->words, ',', ", ");
         kv_buf_adds(out, ")");

@@ -84,7 +84,8 @@ typedef struct kv_options {
     char *reasoning_effort; /* put into chat_template_kwargs after parsing; NULL = the template's default */
     int reasoning_preserve; /* likewise; 1, 0, -1 = the template's default */
     bool jinja;
-    char *on_image; /* error | placeholder */
+    char *on_image;           /* error | placeholder */
+    kv_str_list canonicalise; /* --canonicalise: rules of chat/canonical.h, or "all" or "none" */
     /* scheduling */
     int64_t max_stall_ms, max_wait_ms, max_queue;
     double slot_prompt_similarity;

@@ -258,6 +258,10 @@ const kv_opt kv_opt_table[] = {
 
     {"--on-image", NULL, NULL, OPT_WORD, GROUP_CHAT, 0, AT(on_image), .words = "error,placeholder", .hint = "WHAT",
      .help = "an image in a conversation: error = refuse the request, placeholder = read \"[image]\" in its place"},
+    {"--canonicalise,--canonicalize", NULL, NULL, OPT_LIST, GROUP_CHAT, 0, AT(canonicalise), .hint = "RULE,…|all|none",
+     .words = "all,none,billing-header,tool-calls,assistant-text,tool-schemas",
+     .help = "undo what clients change from request to request without meaning, before the cache is asked: rules of "
+             "docs/canonicalise.md"},
     {"--spm-infill", NULL, NULL, OPT_BOOL, GROUP_CHAT, 0, AT(spm_infill),
      .help = "/infill: suffix before prefix, as some models want it"},
     /* ── embeddings ── */
@@ -453,6 +457,7 @@ void kv_options_defaults(kv_options *o) {
         .reasoning_preserve = -1,
         .jinja = true,
         .on_image = kv_strdup("error"),
+        .canonicalise = {.item = {kv_strdup("all")}, .n = 1},
         .max_stall_ms = 250,
         .max_wait_ms = 10000,
         .max_queue = 256,

@@ -54,7 +54,8 @@ typedef struct kv_opt {
     unsigned flags;
     size_t at;         /* offset in kv_options */
     double min, max;   /* numbers: inclusive */
-    const char *words; /* WORD: "a,b,c"; numbers: "auto=-1,all=99999,-2=99999" beside the range */
+    const char *words; /* WORD: "a,b,c"; numbers: "auto=-1,all=99999,-2=99999" beside the range; LIST: what may be in
+                          it, NULL = any text */
     const char *hint;  /* what --help calls the value: "N" */
     const char *help;
 } kv_opt;

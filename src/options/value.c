@@ -106,6 +106,14 @@ static bool is_numeral(const char *word) {
     return word[0] == '-' || isdigit((unsigned char)word[0]);
 }
 
+/* "a, b, c"; NULL = nothing. */
+static void add_words(kv_buf *out, const char *words) {
+    size_t n;
+    const char *item;
+    for (int i = 0; (item = kv_opt_list_item(words, i, &n)); i++)
+        kv_buf_addf(out, "%s%.*s", i ? ", " : "", (int)n, item);
+}
+
 void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
     size_t n;
     const char *item;
@@ -113,13 +121,16 @@ void kv_opt_takes(kv_buf *out, const kv_opt *opt) {
     case OPT_BOOL: kv_buf_adds(out, "on or off"); return;
     case OPT_TRI: kv_buf_adds(out, "on, off or auto"); return;
     case OPT_TEXT: kv_buf_adds(out, "a text"); return;
-    case OPT_LIST: kv_buf_addf(out, "up to %d texts", KV_OPTIONS_MAX_LIST); return;
+    case OPT_LIST:
+        if (!opt->words) kv_buf_addf(out, "up to %d texts", KV_OPTIONS_MAX_LIST);
+        else kv_buf_adds(out, "one or more, with commas between, of ");
+        add_words(out, opt->words);
+        return;
     case OPT_PRESET: kv_buf_adds(out, "no value"); return;
     case OPT_WORD:
     case OPT_LOAD:
         kv_buf_adds(out, "one of ");
-        for (int i = 0; (item = kv_opt_list_item(opt->words, i, &n)); i++)
-            kv_buf_addf(out, "%s%.*s", i ? ", " : "", (int)n, item);
+        add_words(out, opt->words);
         return;
     default: break;
     }
@@ -218,6 +229,10 @@ static double load_number(const void *at, kv_opt_kind kind) {
     }
 }
 
+static bool is_word(const kv_opt *opt, const char *value) {
+    return !strchr(value, ',') && !strchr(value, '*') && kv_opt_list_has(opt->words, value, strlen(value));
+}
+
 static void store_text(char **at, const char *value) {
     free(*at);
     *at = value[0] ? kv_strdup(value) : NULL;
@@ -246,6 +261,7 @@ static kv_status add_items(kv_str_list *list, const kv_opt *opt, const char *lab
         else if (item.len > 0) {
             if (list->n == KV_OPTIONS_MAX_LIST)
                 st = kv_fail_field(err, label, "%s: more than %d values", label, list->n);
+            else if (opt->words && !is_word(opt, item.data)) st = refuse(err, opt, label, item.data);
             else kv_list_add(list, item.data, item.len);
         }
         if (*p == 0) break;
@@ -300,8 +316,7 @@ kv_status kv_opt_set(kv_options *o, const kv_opt *opt, const char *label, const 
         return KV_OK;
     case OPT_TEXT: store_text(at, value); return KV_OK;
     case OPT_WORD:
-        if (strchr(value, ',') || strchr(value, '*') || !kv_opt_list_has(opt->words, value, strlen(value)))
-            return refuse(err, opt, label, value);
+        if (!is_word(opt, value)) return refuse(err, opt, label, value);
         store_text(at, value);
         return KV_OK;
     case OPT_LIST:

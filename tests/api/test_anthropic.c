@@ -83,7 +83,7 @@ static const struct {
     {"'system':[" TXT("a") "," TXT("b") "]", "messages.0.content", "'a\\nb'"},
     {"'system':''", "messages.0.role", "'user'"},
     {"'system':[" TXT("x-anthropic-billing-header: v=1; cch=a5145; e=2\\ncch=a5") "]", "messages.0.content",
-     "'x-anthropic-billing-header: v=1; cch=00000; e=2\\ncch=a5'"},
+     "'x-anthropic-billing-header: v=1; cch=a5145; e=2\\ncch=a5'"},
     {"'system':'cch=a5145;'", "messages.0.content", "'cch=a5145;'"},
     {"'max_tokens':9000000000", "max_tokens", "2147483647"},
     {"'stop_sequences':['a','b']", "stop", "['a','b']"},

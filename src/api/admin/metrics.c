@@ -116,6 +116,10 @@ static void write_ledger(kv_buf *out, const kv_ledger_totals *t) {
     for (int m = KV_MISS_NONE + 1; m < KV_MISS_COUNT; m++)
         kv_buf_addf(out, "kvasir_cache_miss_total{reason=\"%s\"} %llu\n", kv_account_reason((kv_miss)m),
                     (unsigned long long)t->n_miss[m]);
+    write_head(out, "canonicalised_total", "counter", "Requests that a rule of the canonicaliser changed.");
+    for (int r = 0; r < KV_RULE_COUNT; r++)
+        kv_buf_addf(out, "kvasir_canonicalised_total{rule=\"%s\"} %llu\n", kv_rule_name((kv_rule)r),
+                    (unsigned long long)t->n_canonicalised[r]);
     write_histogram(out, "cache_restore_seconds", "Time to put a prompt's stored state back.", &t->restore);
     write_histogram(out, "time_to_first_token_seconds", "From a request's arrival to its first token.",
                     &t->first_token);

@@ -385,28 +385,11 @@ static kv_status add_message(builder *b, const json_t *message, const char *at, 
 
 /* ── system ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Claude Code signs each request in the first line of its system prompt ("x-anthropic-billing-header: …; cch=5a0f1;").
- * Nothing of it is meant for the model, and nothing behind it would ever be found in the cache: the sign is blanked. */
-static void blank_nonce(kv_buf *text) {
-    static const char header[] = "x-anthropic-billing-header:";
-    if (text->len < sizeof header || memcmp(text->data, header, sizeof header - 1) != 0) return;
-    char *line = memchr(text->data, '\n', text->len);
-    char *stop = line ? line : text->data + text->len;
-    for (char *p = text->data + sizeof header - 1; p + 4 < stop; p++) {
-        if (memcmp(p, "cch=", 4) != 0) continue;
-        for (p += 4; p < stop && *p != ';' && *p != ' '; p++) *p = '0';
-    }
-}
-
 static void add_system(builder *b, const json_t *text) {
-    kv_buf s = {0};
-    kv_buf_add(&s, json_string_value(text), json_string_length(text));
-    blank_nonce(&s);
     json_t *message = json_array_get(b->messages, 0);
     if (message) append_text(message, "content", "\n", 1);
     else json_array_append_new(b->messages, message = json_pack("{s:s}", "role", "system"));
-    append_text(message, "content", kv_buf_str(&s), s.len);
-    kv_buf_free(&s);
+    append_text(message, "content", json_string_value(text), json_string_length(text));
 }
 
 static kv_status add_system_blocks(builder *b, const json_t *blocks, kv_error *err) {
