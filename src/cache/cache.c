@@ -42,7 +42,8 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     uint64_t state = info->bytes_recurrent + (uint64_t)c->window * info->bytes_per_window_cell;
     c->policy = (kv_policy){cfg->block,
                             cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell),
-                            .exact_chunk = cfg->exact_chunk};
+                            .exact_chunk = cfg->exact_chunk,
+                            .only_intervals = cfg->only_intervals};
     c->near = kv_policy_near(c->policy.interval, info->bytes_recurrent, info->bytes_per_cell);
     if (cfg->clock == kv_clock_real()) c->wall_offset_s = kv_wall_seconds() - kv_now_us(cfg->clock) / 1000000;
     c->give_up_at = INT64_MAX;

@@ -71,6 +71,7 @@ typedef struct kv_cache_config {
     /* Where else the store may have a prompt's tokens; borrowed, outlives the cache. NULL = nowhere. */
     const struct kv_namespace_others *others;
     int32_t interval;      /* 0 = by kv_policy_interval */
+    bool only_intervals;   /* policy.h */
     int32_t exact_chunk;   /* --exact: the prefill chunk, a multiple of block; 0 = off (policy.h) */
     kv_io *io;             /* borrowed; outlives the cache */
     const kv_clock *clock; /* borrowed */

@@ -11,6 +11,7 @@ static bool is_hinted(int32_t P, const kv_places *prompt) {
 bool kv_policy_keeps(const kv_policy *p, int32_t P, const kv_places *prompt) {
     const int32_t n_prompt = prompt->n_prompt;
     if (P <= 0) return false;
+    if (p->only_intervals) return P % p->interval == 0;
     if (p->exact_chunk) { /* the last full chunk, and the first one behind each interval */
         bool edge = P % p->exact_chunk == 0 && P < n_prompt;
         return edge && (P + p->exact_chunk > n_prompt - 1 || P / p->interval != (P - p->exact_chunk) / p->interval);
@@ -21,7 +22,7 @@ bool kv_policy_keeps(const kv_policy *p, int32_t P, const kv_places *prompt) {
 int32_t kv_policy_next(const kv_policy *p, int32_t pos, const kv_places *prompt) {
     const int32_t n_prompt = prompt->n_prompt;
     int32_t next = p->exact_chunk ? n_prompt : (pos / p->interval + 1) * p->interval;
-    for (int i = 0; i < prompt->n_hints && !p->exact_chunk; i++)
+    for (int i = 0; i < prompt->n_hints && !p->exact_chunk && !p->only_intervals; i++)
         if (prompt->hints[i].position > pos && prompt->hints[i].position < next) next = prompt->hints[i].position;
     if (pos < n_prompt - 1 && next > n_prompt - 1) next = n_prompt - 1;
     return next < n_prompt ? next : n_prompt;

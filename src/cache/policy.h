@@ -21,6 +21,8 @@ typedef struct kv_policy {
     int32_t interval;    /* tokens between kept positions in long prompts, a multiple of B */
     int32_t exact_chunk; /* C, a multiple of B, or 0. Then nothing is kept, and nothing resumed, but where a chunk of a
                           * cold run ends, whatever the prompt: at multiples of C before its last token */
+    bool only_intervals; /* nothing is kept but at multiples of the interval. Nobody serves with it: bench/traffic.c
+                          * compares the two */
 } kv_policy;
 
 /* A position that the client asked to come back to (Anthropic's cache_control): a prompt's first `position` tokens. */

@@ -242,7 +242,8 @@ bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *toke
     capture_blocks(t, state, seq, tokens, n);
     if (n - t->edge >= c->cfg.block) t->has_gaps = true; /* there was no room for them */
     else if (n > t->edge && !capture_block(t, state, seq, tokens, n, n)) count_dropped(t);
-    if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
-    if (kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
+    bool keeps = !c->policy.only_intervals;
+    if (keeps && kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
+    if (keeps && kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
     return !t->has_gaps;
 }

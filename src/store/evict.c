@@ -41,7 +41,7 @@ static void put_back(victims *v, kv_store *s) {
 
 /* Rows worth less than `limit`, until `want` bytes are together. With the mutex held. */
 static void gather(victims *v, kv_store *s, uint64_t want, double limit, bool partly) {
-    double limit_score = isinf(limit) ? INFINITY : log2(limit) + (double)kv_store_now(s) / KV_WEEK_S;
+    double limit_score = isinf(limit) || s->table.by_use ? INFINITY : log2(limit) + (double)kv_store_now(s) / KV_WEEK_S;
     while (v->bytes < want) {
         uint32_t i = kv_table_worst(&s->table);
         if (i == KV_NO_ROW || !(s->table.rows[i].score < limit_score)) break;

@@ -155,6 +155,7 @@ static kv_store *new_store(const kv_store_config *cfg) {
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = '\0';
     s->cfg.dir = dir;
     s->f = cfg->files ? cfg->files : kv_files_real();
+    s->table.by_use = cfg->order == KV_STORE_BY_USE;
     s->alive_fd = -1;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_mutex_init(&s->index_mutex, NULL);

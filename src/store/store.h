@@ -47,6 +47,9 @@
 
 typedef struct kv_store kv_store;
 
+/* By use: what was used longest ago, whatever it is worth. Nobody serves with it: bench/traffic.c compares the two. */
+typedef enum kv_store_order { KV_STORE_BY_WORTH, KV_STORE_BY_USE } kv_store_order;
+
 typedef struct kv_store_config {
     const char *dir;           /* made when missing (its parent must be there unless kv_dir_make made it) */
     const kv_files *files;     /* borrowed; NULL = kv_files_real() */
@@ -57,6 +60,7 @@ typedef struct kv_store_config {
     bool read_only;            /* no call changes anything below dir */
     int64_t (*now)(void *ctx); /* Unix seconds; NULL = the wall clock */
     void *now_ctx;
+    kv_store_order order; /* what goes first when room is needed */
 } kv_store_config;
 
 typedef struct kv_store_row {

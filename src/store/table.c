@@ -115,7 +115,8 @@ static void settle_bases(kv_table *t, kv_hash key, kv_hash parent) {
             if (t->rows[i].kind == KV_RECORD_BLOCK && kv_hash_equal(t->rows[i].key, of[k])) settle(t, i);
 }
 
-static double score(const kv_table_row *r) {
+static double score(const kv_table *t, const kv_table_row *r) {
+    if (t->by_use) return r->last_used;
     double ms = r->compute_ms ? r->compute_ms : 0.5, bytes = r->disk ? (double)r->disk : 1.0;
     return log2((1.0 + (double)r->hits) * ms / bytes) + r->last_used / KV_WEEK_S;
 }
@@ -168,7 +169,7 @@ uint32_t kv_table_add(kv_table *t, const kv_table_row *row) {
     kv_table_row *r = &t->rows[i];
     *r = *row;
     r->heap = KV_NO_ROW;
-    r->score = score(r);
+    r->score = score(t, r);
     link_row(t, i);
     t->n_rows++;
     if (!(r->flags & KV_ROW_PENDING)) t->bytes_of_kind[r->kind] += r->disk;
@@ -199,7 +200,7 @@ void kv_table_take_out(kv_table_row *out, kv_table *t, uint32_t i) {
 
 void kv_table_changed(kv_table *t, uint32_t i) {
     heap_remove(t, i);
-    t->rows[i].score = score(&t->rows[i]);
+    t->rows[i].score = score(t, &t->rows[i]);
     settle(t, i);
 }
 

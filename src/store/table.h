@@ -55,6 +55,7 @@ typedef struct kv_table {
     uint32_t *by_key, *by_parent; /* n_buckets each, a power of two */
     uint32_t n_buckets;
     uint32_t *heap, n_heap;
+    bool by_use; /* set before the first row: score is the last use alone (kv_store_order) */
     kv_hash *ns; /* namespaces that were ever seen */
     uint16_t n_ns;
     uint64_t bytes_of_kind[5]; /* disk bytes, by kv_record_kind; pending rows not counted */
