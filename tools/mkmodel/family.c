@@ -682,8 +682,8 @@ const mk_shape mk_tiny[] = {
 const mk_shape mk_rerank = {.name = "rerank", .arch = "qwen3", .build = build_rerank, .n_embd = 256, .n_layer = 2,
                             .n_ff = 384, .n_head = 4, .n_head_kv = 2, .head_dim = 64, .embd_rms = 0.5f};
 
-/* As the models of these names: Liquid LFM2-350M, Qwen3.5-0.8B, Llama-3.2-1B. qwen35-tiny is nobody's: small enough
- * for a unit test, which is how the way through a donor is tested. */
+/* As the models of these names: Liquid LFM2-350M, Qwen3.5-0.8B, Llama-3.2-1B. The tiny two are nobody's: small
+ * enough for a unit test, which is how the way through a donor is tested, and for long conversations. */
 const mk_shape mk_real[] = {
     {.name = "lfm2-350m", .arch = "lfm2", .build = build_lfm2, .n_embd = 1024, .n_layer = 16, .n_ff = 4608,
      .n_head = 16, .n_head_kv = 8, .head_dim = 64, .layers = "RRARRARRARARARAR"},
@@ -693,6 +693,8 @@ const mk_shape mk_real[] = {
      .n_head = 32, .n_head_kv = 8, .head_dim = 64},
     {.name = "qwen35-tiny", .arch = "qwen35", .build = build_qwen35, .n_embd = 128, .n_layer = 4, .n_ff = 256,
      .n_head = 2, .n_head_kv = 1, .head_dim = 128, .attention_interval = 4, .ssm = {4, 256, 128, 2, 2}},
+    {.name = "lfm2-tiny", .arch = "lfm2", .build = build_lfm2, .n_embd = 128, .n_layer = 4, .n_ff = 256, .n_head = 2,
+     .n_head_kv = 1, .head_dim = 64, .layers = "RARA"},
     {0},
 };
 /* clang-format on */
