@@ -5,7 +5,8 @@
 #        scripts/make-fixtures.sh --shapes [--mkmodel PROGRAM] [--donor MODEL.gguf] [--template FILE.jinja] [NAME…]
 #   without --shapes   a tiny random model of every family: build/models/tiny/<family>.gguf, and a LoRA adapter for
 #                      the tiny llama: build/models/tiny/lora/llama.gguf, and a model that scores documents:
-#                      build/models/tiny/rerank/qwen3.gguf (90 MB in all, a second)
+#                      build/models/tiny/rerank/qwen3.gguf, and two without memory: build/models/tiny/encoder/
+#                      embeds.gguf and ranks.gguf (90 MB in all, a second)
 #   --shapes           random weights of a real model's shape: build/models/shape/<name>.gguf (0.4 to 1.2 GB each),
 #                      around the tokenizer and template of SmolLM2 or of --donor; with names, only these
 #   --mkmodel          take this program instead of building the target mkmodel in build/
@@ -77,12 +78,14 @@ for name in "${names[@]}"; do
   echo "$key" > "$stamps/$name"
 done
 if [ $kind = tiny ]; then
-  all+=(lora/llama rerank/qwen3)
-  mkdir -p $dir/lora $dir/rerank
+  extra=(lora/llama rerank/qwen3 encoder/embeds encoder/ranks)
+  all+=("${extra[@]}")
+  mkdir -p $dir/lora $dir/rerank $dir/encoder
   "$mkmodel" lora $dir/lora/llama.gguf > /dev/null
   "$mkmodel" rerank $dir/rerank/qwen3.gguf > /dev/null
-  echo "$key" | tee "$stamps/lora-llama" > "$stamps/rerank-qwen3"
-  echo "make-fixtures: $((${#all[@]} - 2)) tiny models, an adapter and a reranker in $dir"
+  for name in embeds ranks; do "$mkmodel" encoder $name $dir/encoder/$name.gguf > /dev/null; done
+  for name in "${extra[@]}"; do echo "$key" > "$stamps/${name//\//-}"; done
+  echo "make-fixtures: $((${#all[@]} - ${#extra[@]})) tiny models, an adapter, a reranker and two encoders in $dir"
 fi
 printf '%s\n' "$key" "${all[@]}" > "$list"
 # What an older mkmodel made under another name.

@@ -6,8 +6,8 @@
  * A server that is told to stop while it loads goes from LOADING to DRAINING, too: only `has_model` says whether there
  * is something to look at. ASLEEP: the model is unloaded until a request wants it; loading it again is a part of that.
  *
- * Thread rule: state, load_percent and has_model are atomic; model, turns, engine_info, plan, n_ctx_served,
- * sampling_defaults, sched, sched_before, n_sleeps, cache and embed are set before has_model and READY. They stay while
+ * Thread rule: state, load_percent, has_model and embedded are atomic; model, turns, engine_info, plan, n_ctx_served,
+ * sampling_defaults, sched, sched_before, n_sleeps, cache, spellings and embed are set before has_model and READY. They stay while
  * the gate is open and somebody is inside or looks: from other threads they are reached only so. Everything else is
  * read-only.
  */
@@ -37,10 +37,15 @@ typedef struct kv_app {
     kv_sched *sched;
     kv_sched_stats sched_before; /* counters of the schedulers before the last sleep */
     uint64_t n_sleeps;
-    kv_cache *cache;             /* NULL = none beside the slots */
-    struct kv_gate *gate;        /* NULL = always open */
-    struct kv_asleep *asleep;    /* NULL only without a gate */
-    struct kv_embed *embed;      /* embeddings and reranking (embed.h); NULL = not asked for */
+    kv_cache *cache;          /* NULL = none beside the slots */
+    struct kv_gate *gate;     /* NULL = always open */
+    struct kv_asleep *asleep; /* NULL only without a gate */
+    struct kv_embed *embed;   /* embeddings and reranking (embed.h); NULL = not asked for */
+    struct {
+        _Atomic uint64_t n_tokens, n_calls, us;
+    } embedded;                  /* tokens of the texts that it computed, its calls, their time */
+    struct kv_spellings *spellings; /* what was spelled here first (spell.h); NULL = nothing is kept */
+    kv_hash cache_base;          /* of model and engine settings, without scopes: kv_cache_config.ns, 0 without a cache */
     struct kv_stored *responses; /* stored ones (state/stored.h); NULL = none are stored */
     struct kv_ledger *ledger;    /* what prompts cost (ledger.h); NULL = not kept */
     struct kv_script *script;    /* answers for tests (script.h); NULL = none */
@@ -59,6 +64,8 @@ const kv_http_route *kv_api_routes(void);
 kv_status kv_app_require_ready(const kv_app *app, kv_error *err);
 /* The canonicaliser's rules that are on (--canonicalise, --exact). */
 kv_rules kv_app_rules(const kv_app *app);
+/* KV_INVALID on an encoder: nothing can be generated. */
+kv_status kv_app_require_generator(const kv_app *app, kv_error *err);
 /* OpenAI's error body: {"error":{"code":…,"message":…,"type":…,"param":…}} plus n_prompt_tokens, n_ctx. */
 void kv_api_error_body(kv_buf *out, const kv_error *err);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 struct kv_embed {
@@ -17,21 +18,33 @@ struct kv_embed {
 #define DEFAULT_BATCH 512
 /* Short texts that share a call. */
 #define TEXTS_A_CALL 16
+/* Of an encoder, which sees a text only whole: as many as its positions, up to this. Its compute buffers grow with the
+ * square: 200 MiB at 2,048 tokens of a model of BERT-base's size. */
+#define ENCODER_BATCH_MOST 2048
 /* With last-token pooling, without -c: cells are cheap, but for whole contexts they would be as many as the engine's. */
 #define LONG_TEXT 8192
 /* In one answer: 2048 texts of 8192 numbers, about 700 MiB while it is written as JSON. */
 #define NUMBERS_MAX (1 << 24)
 
+static int32_t choose_batch(const kv_model_info *m, const kv_options *opt, int32_t n_ctx_served) {
+    if (opt->n_ubatch > 0) return (int32_t)opt->n_ubatch;
+    if (!m->is_encoder || n_ctx_served < DEFAULT_BATCH) return DEFAULT_BATCH;
+    return n_ctx_served < ENCODER_BATCH_MOST ? n_ctx_served : ENCODER_BATCH_MOST;
+}
+
 kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params *params, const kv_options *opt,
                         int32_t n_ctx_served, kv_error *err) {
     *out = NULL;
-    if (!opt->embeddings && !opt->reranking) return KV_OK;
+    const kv_model_info *m = kv_model_get_info(model);
+    if (!opt->embeddings && !opt->reranking && !m->is_encoder) return KV_OK;
     int32_t long_text = opt->n_ctx > 0 || n_ctx_served < LONG_TEXT ? n_ctx_served : LONG_TEXT;
     kv_embedder_params p = {
         .engine = *params,
         .pooling = opt->reranking ? KV_POOLING_RANK : KV_POOLING_MODEL,
-        .n_batch = opt->n_ubatch > 0 ? (int32_t)opt->n_ubatch : DEFAULT_BATCH,
+        .n_batch = choose_batch(m, opt, n_ctx_served),
         .n_ctx = long_text,
+        /* behind the last position a model may have no vector for one, and the engine aborts */
+        .n_most = m->is_encoder || n_ctx_served > m->n_ctx_train ? n_ctx_served : m->n_ctx_train,
         .n_texts = TEXTS_A_CALL,
     };
     p.engine.flash_attn =
@@ -81,10 +94,12 @@ kv_status kv_embed_check_text(const kv_embed *e, const kv_tokens *text, const ch
     else snprintf(path, sizeof path, "%.60s", field);
     if (text->len == 0) return kv_fail_field(err, path, "Input content cannot be empty: '%s' has no tokens", path);
     if (text->len <= (size_t)info->n_text_max) return KV_OK;
-    return kv_fail_field(err, path,
-                         "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten "
-                         "it, or start the server with a larger %s",
-                         path, text->len, (int)info->n_text_max, info->n_text_max > info->n_batch ? "-c" : "-ub");
+    const char *how = info->n_text_max < info->n_batch   ? "the model has no more positions"
+                      : info->n_text_max > info->n_batch ? "or start the server with a larger -c"
+                                                         : "or start the server with a larger -ub";
+    return kv_fail_field(
+        err, path, "'%s' has %zu tokens, and the maximum is %d: the input is too large to process; shorten it, %s",
+        path, text->len, (int)info->n_text_max, how);
 }
 
 static kv_status check_lengths(const kv_embed *e, const kv_tokens *texts, int n, const char *field, kv_error *err) {
@@ -116,8 +131,26 @@ static int take_some(const kv_embed *e, const kv_tokens *texts, int n) {
     return taken;
 }
 
-kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n, const char *field,
+/* One call; its tokens and its time are counted where the metrics find them. */
+static kv_status compute(float *at, kv_app *app, const kv_tokens *texts, int n, kv_error *err) {
+    kv_embed *e = app->embed;
+    uint64_t n_tokens = 0;
+    for (int i = 0; i < n; i++) n_tokens += texts[i].len;
+    pthread_mutex_lock(&e->mutex);
+    int64_t began_us = kv_now_us(kv_clock_real());
+    kv_status st = kv_embedder_run(at, e->embedder, texts, n, err);
+    int64_t took_us = kv_now_us(kv_clock_real()) - began_us;
+    pthread_mutex_unlock(&e->mutex);
+    if (st != KV_OK) return st;
+    atomic_fetch_add(&app->embedded.n_tokens, n_tokens);
+    atomic_fetch_add(&app->embedded.n_calls, 1);
+    atomic_fetch_add(&app->embedded.us, (uint64_t)took_us);
+    return KV_OK;
+}
+
+kv_status kv_embed_run(float **rows, kv_app *app, const kv_tokens *texts, int n, const char *field,
                        kv_http_request *req, kv_error *err) {
+    const kv_embed *e = app->embed;
     *rows = NULL;
     kv_status st = check_lengths(e, texts, n, field, err);
     if (st != KV_OK) return st;
@@ -125,9 +158,7 @@ kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n,
     float *all = kv_alloc(room * sizeof *all + 1), *at = all;
     for (int i = 0; st == KV_OK && i < n;) {
         int some = take_some(e, texts + i, n - i);
-        pthread_mutex_lock(&e->mutex);
-        st = kv_embedder_run(at, e->embedder, texts + i, some, err);
-        pthread_mutex_unlock(&e->mutex);
+        st = compute(at, app, texts + i, some, err);
         at += kv_embed_room(e, texts + i, some);
         i += some;
         if (st == KV_OK && req && i < n && kv_http_wait(req, NULL, 0) == KV_WAIT_HUNG_UP)

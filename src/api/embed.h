@@ -17,7 +17,7 @@
 
 typedef struct kv_embed kv_embed;
 
-/* NULL and KV_OK when the options ask for none. `params`: the engine's; model and params are borrowed (params for the
+/* NULL and KV_OK when the options ask for none, unless the model is an encoder, which has nothing else. `params`: the engine's; model and params are borrowed (params for the
  * call). n_ctx_served: most tokens of one text where the pooling allows more than a batch. */
 kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params *params, const kv_options *opt,
                         int32_t n_ctx_served, kv_error *err);
@@ -28,10 +28,11 @@ const kv_embedder_info *kv_embed_get_info(const kv_embed *e);
 size_t kv_embed_room(const kv_embed *e, const kv_tokens *texts, int n);
 /* KV_INVALID when it has no tokens, or more than one text may have; named as field[i], or as field with i -1. */
 kv_status kv_embed_check_text(const kv_embed *e, const kv_tokens *text, const char *field, int i, kv_error *err);
-/* *rows: owned by the caller, one row after the other, not normalised. KV_INVALID names the first text that is
+/* Through app->embed; its tokens count in app->embedded. *rows: owned by the caller, one row after the other, not
+ * normalised. KV_INVALID names the first text that is
  * too long: "input[2]", or says that there would be too many numbers; KV_CANCELLED after a hang-up; KV_ENGINE: what the
  * model computes is not finite. */
-kv_status kv_embed_run(float **rows, kv_embed *e, const kv_tokens *texts, int n, const char *field,
+kv_status kv_embed_run(float **rows, kv_app *app, const kv_tokens *texts, int n, const char *field,
                        kv_http_request *req, kv_error *err);
 /* In place, as llama-server: -1 nothing, 0 largest number to 32760, 1 by the sum of sizes, 2 to length 1, p by the
  * p-norm. A row of zeros stays. */

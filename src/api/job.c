@@ -159,7 +159,8 @@ static kv_status make_gens(kv_job *j, int prompt, kv_error *err) {
 
 kv_status kv_job_prepare(kv_job *j, kv_error *err) {
     static _Atomic uint64_t last_group;
-    kv_status st = check_lengths(j, err);
+    kv_status st = kv_app_require_generator(j->app, err);
+    if (st == KV_OK) st = check_lengths(j, err);
     if (st == KV_OK) st = kv_wake_init(&j->wake, err);
     if (st != KV_OK) return st;
     j->has_wake = true;

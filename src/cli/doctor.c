@@ -248,6 +248,15 @@ static void check_model(kv_doctor_tool *t) {
     const kv_model_info *m = kv_model_get_info(l.model);
     const kv_engine_info *e = kv_engine_get_info(l.engine);
     bool cached = !kv_memory_has_window(e->memory) || l.block <= e->n_window;
+    if (e->memory == KV_MEMORY_NONE) {
+        kv_doctor_find(t, KV_VERDICT_OK, "model", NULL,
+                       json_pack("{s:s, s:s, s:s, s:i}", "name", m->name ? m->name : "", "arch", m->arch ? m->arch : "",
+                                 "memory", kv_memory_kind_name(e->memory), "context", (int)l.plan.n_ctx),
+                       "%s, architecture %s, an encoder: vectors of texts of at most %d tokens, nothing to cache",
+                       m->name ? m->name : "?", m->arch ? m->arch : "?", (int)l.plan.n_ctx);
+        kv_loaded_free(&l);
+        return;
+    }
     kv_doctor_find(t, cached ? KV_VERDICT_OK : KV_VERDICT_WARN, "model", NULL,
                    json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "name", m->name ? m->name : "", "arch",
                              m->arch ? m->arch : "", "memory", kv_memory_kind_name(e->memory), "context",

@@ -46,6 +46,12 @@ static void log_start(const kv_loaded *l, const kv_options *opt) {
     if (!m->chat_template_explicit) KV_WARN("the model has no chat template: ChatML stands in (--chat-template)");
     kv_plan_print(&plan, &l->plan, &l->shape);
     for (char *line = plan.data, *end; line && *line; line = end) {
+    if (e->memory == KV_MEMORY_NONE) {
+        KV_INFO("an encoder: it serves vectors or scores, generates nothing and needs no cache; threads %d",
+                e->n_threads);
+        KV_INFO("engine %s on %s", e->version ? e->version : "?", e->backends ? e->backends : "?");
+        return;
+    }
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
         KV_INFO("plan: %s", line);
@@ -81,6 +87,8 @@ static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
 
 /* Before the cache, which takes of what memory is left. */
 static kv_status open_embedder(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
+    int32_t longest = app->embed ? kv_embed_get_info(app->embed)->n_text_max : INT32_MAX;
+    if (l->memory == KV_MEMORY_NONE && longest < app->n_ctx_served) app->n_ctx_served = longest;
     kv_status st = kv_embed_open(&t->app->embed, l->model, &l->params, t->opt, l->plan.n_ctx_served, err);
     if (st != KV_OK || !t->app->embed) return st;
     uint64_t bytes = kv_embed_get_info(t->app->embed)->bytes;

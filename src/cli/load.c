@@ -285,7 +285,26 @@ static void use_tuning(kv_loaded *l) {
     l->params.n_batch = l->tuning.chunk + l->params.n_slots;
 }
 
+/* An encoder generates nothing, so there is nothing to measure and no cell to plan for. */
+static kv_status choose_for_encoder(kv_loaded *l, const kv_options *opt) {
+    const kv_model_info *m = kv_model_get_info(l->model);
+    int32_t n = m->n_ctx_train > 1 ? m->n_ctx_train : 2;
+    if (opt->n_ctx > 1) n = smaller(opt->n_ctx, n);
+    l->memory = KV_MEMORY_NONE;
+    l->tuning = (kv_tuning){.flash_attn = opt->flash_attn == KV_FA_ON, .chunk = l->block, .min_chunk = 16};
+    l->tuning.on_cpu = true;
+    snprintf(l->tuning.reason, sizeof l->tuning.reason, "an encoder: nothing is generated, so nothing is measured");
+    l->shape = (kv_shape){.n_ctx_train = m->n_ctx_train, .bytes_weights = m->size_bytes};
+    l->plan =
+        (kv_plan){.n_ctx = n, .n_ctx_served = n, .n_slots = l->params.n_slots, .bytes_memory = l->bytes_available};
+    if (l->bytes_available > m->size_bytes) l->plan.bytes_left = l->bytes_available - m->size_bytes;
+    use_tuning(l);
+    l->params.n_ctx = n;
+    return KV_OK;
+}
+
 static kv_status choose(kv_loaded *l, const kv_options *opt, kv_error *err) {
+    if (kv_model_get_info(l->model)->is_encoder) return choose_for_encoder(l, opt);
     kv_buf dir_text = {0};
     const char *dir = state_dir(&dir_text, opt);
     kv_status st = choose_tuning(l, opt, dir, err);
@@ -306,7 +325,7 @@ done:
 /* What was chosen for the same model before: what was measured is part of the cache's namespace, and the context is the
  * limit that clients know. */
 static kv_status choose_as_before(kv_loaded *l, const kv_loaded *before, const kv_options *opt, kv_error *err) {
-    if (strcmp(l->identity, before->identity) != 0) return choose(l, opt, err);
+    if (strcmp(l->identity, before->identity) != 0 || before->memory == KV_MEMORY_NONE) return choose(l, opt, err);
     int32_t block = l->block;
     l->tuning = before->tuning;
     l->block = before->block;
@@ -354,7 +373,7 @@ kv_status kv_load_engine(kv_loaded *l, const kv_options *opt, kv_error *err) {
         fit_chunk(l);
         st = kv_engine_new(&l->engine, l->model, &l->params, err);
     }
-    if (st == KV_OK && opt->warmup) st = warm_up(l->engine, err);
+    if (st == KV_OK && opt->warmup && l->memory != KV_MEMORY_NONE) st = warm_up(l->engine, err);
     return st;
 }
 

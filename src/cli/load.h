@@ -36,7 +36,8 @@ typedef struct kv_loaded {
     char *identity;           /* owned; what makes it the same model for plan and tuning */
 } kv_loaded;
 
-/* Model, tuning, shape and plan. progress may be NULL; it gets 0 … 1, and false from it ends the load (KV_CANCELLED). */
+/* Model, tuning, shape and plan; of an encoder (KV_MEMORY_NONE) the plan is only how long a text can be. progress may be
+ * NULL; it gets 0 … 1, and false from it ends the load (KV_CANCELLED). */
 kv_status kv_load_plan(kv_loaded *out, const kv_options *opt, bool (*progress)(void *ctx, float done), void *ctx,
                        kv_error *err);
 /* The engine of that plan, warmed up. Where the context was chosen automatically and the device has not so much

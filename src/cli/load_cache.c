@@ -158,6 +158,7 @@ static kv_status probe(kv_loaded *l, kv_cache_config *cfg, kv_error *err) {
 
 kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     const kv_engine_info *info = kv_engine_get_info(l->engine);
+    if (info->memory == KV_MEMORY_NONE) return KV_OK;
     if (kv_memory_has_window(info->memory) && l->block > info->n_window) {
         KV_WARN("no cache beside the slots: the model's window of %d tokens is too small for blocks",
                 (int)info->n_window);

@@ -270,9 +270,13 @@ int kv_serve_check(const kv_options *opt) {
         const kv_engine_info *e = kv_engine_get_info(l.engine);
         kv_buf_addf(&out, "model       %s: %s, architecture %s, memory %s\n", m->name, m->desc, m->arch,
                     kv_memory_kind_name(e->memory));
-        kv_plan_print(&out, &l.plan, &l.shape);
-        kv_buf_addf(&out, "chunk       %d tokens, %d at least while others decode, in blocks of %d\n", l.tuning.chunk,
-                    l.tuning.min_chunk, l.block);
+        if (e->memory == KV_MEMORY_NONE) {
+            kv_buf_addf(&out, "texts       of at most %d tokens\n", l.plan.n_ctx_served);
+        } else {
+            kv_plan_print(&out, &l.plan, &l.shape);
+            kv_buf_addf(&out, "chunk       %d tokens, %d at least while others decode, in blocks of %d\n",
+                        l.tuning.chunk, l.tuning.min_chunk, l.block);
+        }
         kv_buf_addf(&out, "choice      %s%s\n", l.tuning.reason, l.tuning.remembered ? " (remembered)" : "");
         kv_buf_addf(&out, "threads     %d, %d for prefill\n", e->n_threads, e->n_threads_batch);
         kv_buf_addf(&out, "engine      %s on %s\n", e->version ? e->version : "?", e->backends ? e->backends : "?");

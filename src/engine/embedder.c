@@ -11,7 +11,7 @@ typedef struct llama_embedder {
     kv_embedder base;
     kv_llama_model *model;
     struct llama_context *ctx;
-    llama_memory_t memory;
+    llama_memory_t memory;    /* NULL: an encoder's */
     struct llama_batch batch; /* arrays of n_batch entries, owned */
     llama_seq_id *seq_value;  /* what batch.seq_id[i] points to */
     bool damaged;             /* a compute failed since the memory was last cleared: cells may hold NaN */
@@ -90,7 +90,8 @@ static kv_status make_context(llama_embedder *e, const kv_embedder_params *p, in
     status = kv_border_context_new(&e->ctx, m->model, &cp, err);
     if (status != KV_OK) return status;
     e->memory = llama_get_memory(e->ctx);
-    if (!e->memory) return kv_fail(err, KV_UNSUPPORTED, "%s has no memory: it cannot be served", m->path);
+    if (!e->memory && !m->base.info.is_encoder)
+        return kv_fail(err, KV_UNSUPPORTED, "%s has no memory: it cannot be served", m->path);
     return m->n_loras ? kv_border_set_loras(e->ctx, m->loras, m->lora_scales, (size_t)m->n_loras, err) : KV_OK;
 }
 
@@ -110,7 +111,9 @@ kv_status kv_llama_embedder_new(kv_embedder **out, kv_model *model, const kv_emb
     info->width = info->pooling == KV_POOLING_RANK ? 1 : llama_model_n_embd_out(m->model);
     info->n_batch = p->n_batch;
     info->n_texts = n_texts;
-    info->n_text_max = info->pooling == KV_POOLING_LAST && is_causal(m) ? (int32_t)llama_n_ctx(e->ctx) : info->n_batch;
+    bool in_parts = info->pooling == KV_POOLING_LAST && e->memory && is_causal(m);
+    info->n_text_max = in_parts ? (int32_t)llama_n_ctx(e->ctx) : info->n_batch;
+    if (p->n_most > 0 && p->n_most < info->n_text_max) info->n_text_max = p->n_most;
     uint64_t cells, compute;
     status = kv_border_memory_bytes(&cells, &compute, e->ctx, err);
     if (status != KV_OK) goto done;
@@ -132,6 +135,9 @@ static kv_status check_texts(const llama_embedder *e, const kv_tokens *texts, in
     for (int i = 0; i < n; i++) {
         total += texts[i].len;
         if (texts[i].len == 0) return kv_fail(err, KV_INVALID, "text %d is empty", i);
+        if (texts[i].len > (size_t)info->n_text_max)
+            return kv_fail(err, KV_INVALID, "text %d has %zu tokens; at most %d are possible", i, texts[i].len,
+                           (int)info->n_text_max);
         for (size_t k = 0; k < texts[i].len; k++)
             if (texts[i].data[k] < 0 || texts[i].data[k] >= e->model->base.info.n_vocab)
                 return kv_fail(err, KV_INVALID, "token %zu of text %d is %d, the vocabulary has 0 to %d", k, i,
@@ -174,7 +180,7 @@ kv_status kv_embedder_run(float *out, kv_embedder *base, const kv_tokens *texts,
     const kv_embedder_info *info = &base->info;
     kv_status status = check_texts(e, texts, n, err);
     if (status != KV_OK) return status;
-    llama_memory_clear(e->memory, e->damaged);
+    if (e->memory) llama_memory_clear(e->memory, e->damaged);
     e->damaged = false;
     e->batch.n_tokens = 0;
     for (int i = 0; i < n; i++)

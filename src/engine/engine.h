@@ -42,6 +42,7 @@ typedef enum kv_memory_kind {
     KV_MEMORY_HYBRID_WINDOW, /* all three */
     KV_MEMORY_RECURRENT,     /* recurrent only */
     KV_MEMORY_WHOLE,         /* no copy of position ranges (deepseek4, qwen4exp): whole sequences only */
+    KV_MEMORY_NONE,          /* an encoder: it makes vectors (embedder.h), and generates nothing */
 } kv_memory_kind;
 
 const char *kv_memory_kind_name(kv_memory_kind kind); /* "full", "window", "hybrid", … ; static */
@@ -133,11 +134,12 @@ typedef struct kv_model_info {
     uint64_t n_params;
     uint64_t size_bytes; /* weights */
     bool is_recurrent, is_hybrid;
+    bool is_encoder;   /* no memory: its engine is one of KV_MEMORY_NONE */
     const char *ftype; /* "Q4_1" */
 } kv_model_info;
 
-/* Load. KV_INVALID for a missing or broken file, KV_UNSUPPORTED for a kind of model kvasir cannot serve (encoder,
- * diffusion, draft-only), always with the reason. Takes seconds to minutes. */
+/* Load. KV_INVALID for a missing or broken file, KV_UNSUPPORTED for a kind of model kvasir cannot serve
+ * (encoder-decoder, diffusion, draft-only), always with the reason. Takes seconds to minutes. */
 kv_status kv_model_load_llama(kv_model **out, const kv_model_params *params, kv_error *err);
 
 /* ── text and tokens ───────────────────────────────────────────────────────────────────────────────────────────── */
@@ -415,6 +417,7 @@ static inline void kv_engine_free(kv_engine *e) {
     if (e) e->ops->free(e);
 }
 static inline const kv_engine_info *kv_engine_get_info(const kv_engine *e) {
+/* On an encoder: an engine that holds nothing and refuses every batch, so that what stands on engines need not know. */
     return &e->info;
 }
 

@@ -520,6 +520,7 @@ kv_status kv_llama_engine_new(kv_engine **out, kv_model *base, const kv_engine_p
     *out = NULL;
     kv_llama_model *m = (kv_llama_model *)base;
     if (m->vocab_only) return kv_fail(err, KV_UNSUPPORTED, "%s was loaded for its vocabulary only", m->path);
+    if (base->info.is_encoder) return kv_llama_engine_none(out, base, p, err);
     struct llama_context_params cp;
     kv_status status = kv_llama_context_params(&cp, p, err);
     if (status != KV_OK) return status;

@@ -40,6 +40,8 @@ int32_t kv_llama_meta_int(const kv_llama_model *m, const char *suffix, int32_t o
 /* engine/embedder.c */
 kv_status kv_llama_embedder_new(struct kv_embedder **out, kv_model *m, const struct kv_embedder_params *p,
                                 kv_error *err);
+/* engine/engine_none.c: on an encoder. p->n_slots, n_batch and n_ctx are taken as they are. */
+kv_status kv_llama_engine_none(kv_engine **out, kv_model *m, const kv_engine_params *p, kv_error *err);
 /* engine/fingerprint.c */
 kv_status kv_llama_fingerprint(struct kv_fingerprint *out, const kv_model *m, kv_error *err);
 

@@ -29,12 +29,15 @@ static bool in_list(const char *word, const char *const *list) {
     return false;
 }
 
-/* Told from the file's head, before gigabytes are read. The lists are of the pinned release: architectures for which
- * it creates no memory, and those that only draft for another model. */
+/* The architectures for which the pinned release creates no memory, and of which texts' vectors are had. */
+static bool is_encoder(const char *arch) {
+    static const char *const encoders[] = {"bert",         "modern-bert",  "nomic-bert", "nomic-bert-moe",  "neo-bert",
+                                           "jina-bert-v2", "jina-bert-v3", "eurobert",   "gemma-embedding", NULL};
+    return in_list(arch, encoders);
+}
+
+/* Told from the file's head, before gigabytes are read. The lists are of the pinned release, too. */
 static kv_status refuse_kind(const char *arch, const char *type, const char *path, kv_error *err) {
-    static const char *const encoders[] = {
-        "bert",         "modern-bert", "nomic-bert",      "nomic-bert-moe", "neo-bert",         "jina-bert-v2",
-        "jina-bert-v3", "eurobert",    "gemma-embedding", "t5encoder",      "wavtokenizer-dec", NULL};
     static const char *const diffusion[] = {"dream", "llada", "llada-moe", "rnd1", NULL};
     static const char *const drafts[] = {"eagle3", "dflash", "gemma4-assistant", NULL};
     if (!*arch) return kv_fail(err, KV_INVALID, "%s names no architecture (general.architecture)", path);
@@ -43,13 +46,13 @@ static kv_status refuse_kind(const char *arch, const char *type, const char *pat
                        path);
     if (strcmp(arch, "clip") == 0 || strcmp(type, "mmproj") == 0)
         return kv_fail(err, KV_UNSUPPORTED, "%s is a vision or audio projector, not a language model", path);
-    if (in_list(arch, encoders))
+    if (strcmp(arch, "t5") == 0 || strcmp(arch, "t5encoder") == 0)
         return kv_fail(err, KV_UNSUPPORTED,
-                       "%s is an encoder (%s): it has no memory to continue from, so it cannot generate text", path,
-                       arch);
-    if (strcmp(arch, "t5") == 0)
-        return kv_fail(err, KV_UNSUPPORTED, "%s is an encoder-decoder model (%s); kvasir serves decoder-only models",
+                       "%s is, or was, half of an encoder-decoder model (%s); kvasir serves decoders, and encoders of "
+                       "BERT's kind",
                        path, arch);
+    if (strcmp(arch, "wavtokenizer-dec") == 0)
+        return kv_fail(err, KV_UNSUPPORTED, "%s turns tokens into sound (%s), which kvasir does not serve", path, arch);
     if (in_list(arch, diffusion))
         return kv_fail(err, KV_UNSUPPORTED, "%s is a diffusion model (%s): it does not generate from left to right",
                        path, arch);
@@ -62,7 +65,8 @@ static kv_status refuse_kind(const char *arch, const char *type, const char *pat
 /* The same for what only the loaded model tells (architectures newer than the lists above). */
 static kv_status refuse_loaded(const struct llama_model *m, const char *path, kv_error *err) {
     if (llama_model_has_encoder(m) || !llama_model_has_decoder(m))
-        return kv_fail(err, KV_UNSUPPORTED, "%s has an encoder; kvasir serves decoder-only models", path);
+        return kv_fail(err, KV_UNSUPPORTED, "%s has an encoder beside its decoder, or none: kvasir does not serve it",
+                       path);
     if (llama_model_is_diffusion(m))
         return kv_fail(err, KV_UNSUPPORTED, "%s is a diffusion model: it does not generate from left to right", path);
     const struct llama_vocab *vocab = llama_model_get_vocab(m);
@@ -419,6 +423,7 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
     m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
     m->lora_paths = kv_alloc((size_t)p->n_loras * sizeof *m->lora_paths);
     m->lora_infos = kv_alloc((size_t)p->n_loras * sizeof *m->lora_infos);
+    info->is_encoder = is_encoder(arch);
     for (int i = 0; i < p->n_loras; i++) {
         const kv_lora_spec *spec = &p->loras[i];
         if (!isfinite(spec->scale))

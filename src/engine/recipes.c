@@ -12,6 +12,7 @@ const char *kv_memory_kind_name(kv_memory_kind kind) {
     case KV_MEMORY_HYBRID_WINDOW: return "hybrid-window";
     case KV_MEMORY_RECURRENT: return "recurrent";
     case KV_MEMORY_WHOLE: return "whole";
+    case KV_MEMORY_NONE: return "none";
     }
     return "unknown";
 }

@@ -5,8 +5,9 @@
 
 #include "engine/embedder.h"
 
-#define LLAMA  "tiny/llama.gguf"
-#define RERANK "tiny/rerank/qwen3.gguf"
+#define LLAMA   "tiny/llama.gguf"
+#define RERANK  "tiny/rerank/qwen3.gguf"
+#define ENCODER "tiny/encoder/embeds.gguf"
 
 static kv_embedder *embedder(kv_model *m, kv_pooling pooling, int32_t n_batch, int32_t n_ctx, int32_t n_texts) {
     kv_embedder_params p = {.pooling = pooling, .n_batch = n_batch, .n_ctx = n_ctx, .n_texts = n_texts};
@@ -139,6 +140,82 @@ static void scores(void **state) {
     kv_model_free(m);
 }
 
+/* No memory: a text is seen whole, both ways, and no further than there are positions. */
+static void encoders(void **state) {
+    (void)state;
+    kv_model *m = load(ENCODER);
+    assert_true(kv_model_get_info(m)->is_encoder);
+    assert_int_equal(kv_model_get_info(m)->n_ctx_train, 512);
+    kv_tokens texts[3] = {tokens_of(m, "the quick brown fox"), tokens_of(m, "jumps"), {0}};
+    assert_int_equal(texts[1].len, 1 + 5 + 1); /* [CLS] j u m p s [SEP] */
+    kv_embedder_params p = {.pooling = KV_POOLING_MODEL, .n_batch = 1024, .n_texts = 4, .n_most = 512};
+    kv_error err = {0};
+    kv_embedder *e;
+    kv_engine_params_defaults(&p.engine);
+    p.engine.n_threads = p.engine.n_threads_batch = 1;
+    check(kv_embedder_new(&e, m, &p, &err), &err);
+    assert_int_equal(kv_embedder_get_info(e)->pooling, KV_POOLING_CLS);
+    assert_int_equal(kv_embedder_get_info(e)->n_text_max, 512);
+    size_t width = (size_t)kv_embedder_get_info(e)->width;
+    float *both = rows(e, texts, 2, 2), *second = rows(e, texts + 1, 1, 1), *first = rows(e, texts, 1, 1);
+    assert_near(both, first, width);
+    assert_near(both + width, second, width);
+    kv_token last = texts[0].data[texts[0].len - 2];
+    texts[0].data[texts[0].len - 2] = texts[1].data[1]; /* the first token's vector tells of the last ones */
+    float *other = rows(e, texts, 1, 1);
+    float most = 0;
+    for (size_t i = 0; i < width; i++) most = fmaxf(most, fabsf(other[i] - first[i]));
+    assert_true(most > 1e-3f);
+    for (int i = 0; i < 513; i++) kv_tokens_add(&texts[2], last);
+    assert_int_equal(kv_embedder_run(both, e, texts + 2, 1, &err), KV_INVALID);
+    texts[2].len = 512;
+    float *longest = rows(e, texts + 2, 1, 1);
+    free(both), free(second), free(first), free(other), free(longest);
+    kv_embedder_free(e);
+    for (int t = 0; t < 3; t++) kv_tokens_free(&texts[t]);
+    kv_model_free(m);
+}
+
+static void encoders_score(void **state) {
+    (void)state;
+    kv_model *m = load("tiny/encoder/ranks.gguf");
+    kv_embedder *e = embedder(m, KV_POOLING_MODEL, 128, 0, 2);
+    assert_int_equal(kv_embedder_get_info(e)->pooling, KV_POOLING_RANK);
+    kv_tokens texts[2] = {tokens_of(m, "a cat"), tokens_of(m, "a dog that barks")};
+    float *both = rows(e, texts, 2, 2), *second = rows(e, texts + 1, 1, 1);
+    assert_near(both + 1, second, 1);
+    assert_true(fabsf(both[0] - both[1]) > 1e-4f);
+    free(both);
+    free(second);
+    kv_embedder_free(e);
+    for (int t = 0; t < 2; t++) kv_tokens_free(&texts[t]);
+    kv_model_free(m);
+}
+
+/* What stands on engines finds one that holds nothing. */
+static void an_encoder_has_no_engine_to_speak_of(void **state) {
+    (void)state;
+    kv_model *m = load(ENCODER);
+    kv_engine *e = engine_sized(m, 512, 2, 34);
+    const kv_engine_info *info = kv_engine_get_info(e);
+    kv_error err = {0};
+    kv_token token = 2;
+    kv_pos pos = 0;
+    kv_seq seq = 0;
+    bool want = true;
+    assert_int_equal(info->memory, KV_MEMORY_NONE);
+    assert_string_equal(kv_memory_kind_name(info->memory), "none");
+    assert_int_equal(info->n_slots, 2);
+    assert_int_equal(kv_engine_decode(e, &(kv_batch){1, &token, &pos, &seq, &want}, &err), KV_ENGINE);
+    assert_null(kv_engine_logits(e, 0));
+    assert_int_equal(kv_engine_pos_max(e, 0), -1);
+    assert_int_equal(kv_engine_state_size(e, 0, 0), 0);
+    assert_true(kv_engine_seq_rm(e, 0, -1, -1));
+    kv_engine_clear(e);
+    kv_engine_free(e);
+    kv_model_free(m);
+}
+
 static void refusals(void **state) {
     (void)state;
     kv_model *m = load(LLAMA);
@@ -180,8 +257,15 @@ static void names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(poolings_agree), cmocka_unit_test(long_texts), cmocka_unit_test(every_memory),
-        cmocka_unit_test(scores),         cmocka_unit_test(refusals),   cmocka_unit_test(names),
+        cmocka_unit_test(poolings_agree),
+        cmocka_unit_test(long_texts),
+        cmocka_unit_test(every_memory),
+        cmocka_unit_test(scores),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(names),
+        cmocka_unit_test(encoders),
+        cmocka_unit_test(encoders_score),
+        cmocka_unit_test(an_encoder_has_no_engine_to_speak_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

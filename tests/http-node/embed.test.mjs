@@ -1,5 +1,6 @@
 // Embeddings and reranking on tiny models: shapes, batches, refusals; what they compute is tests/engine/test_embedder.c.
 import assert from 'node:assert/strict';
+import { tmpdir } from 'node:os';
 import { after, before, test } from 'node:test';
 import { model, runKvasir, startServer } from './server.mjs';
 
@@ -194,4 +195,78 @@ test('a model without a ranking head is refused at start, and so are poolings th
   const both = await runKvasir(['serve', ...llama, '--port', '0', '--reranking', '--pooling', 'mean']);
   assert.notEqual(both.code, 0);
   assert.match(both.stderr, /--pooling rank/);
+});
+
+test('an encoder serves vectors, and refuses to generate in the words of each API', async () => {
+  const encoder = await startServer({ args: ['-m', model('tiny/encoder/embeds.gguf'), '-t', '1', '--embedding',
+    '-ub', '1024', '--slot-save-path', tmpdir()] });
+  try {
+    const get = async (route) => (await fetch(encoder.url + route)).json();
+    const texts = ['hello world', 'x'];
+    const two = await ok(encoder, '/v1/embeddings', { input: texts });
+    assert.equal(two.usage.prompt_tokens, 2 + 10 + 2 + 1); // a letter a token, between [CLS] and [SEP]
+    for (const [i, input] of texts.entries())
+      near((await ok(encoder, '/v1/embeddings', { input })).data[0].embedding, two.data[i].embedding);
+    near((await ok(encoder, '/embeddings', { content: 'x' }))[0].embedding[0], two.data[1].embedding);
+    const theirs = await ok(encoder, '/api/embed', { model: 'm', input: texts });
+    theirs.embeddings.forEach((v, i) => near(v, two.data[i].embedding));
+
+    // More than there are positions: the engine would abort.
+    const long = 'y'.repeat(600);
+    const refused = await ask(encoder, '/v1/embeddings', { input: long });
+    assert.equal(refused.status, 400);
+    assert.match(refused.json.error.message, /602 tokens, and the maximum is 512.*no more positions/);
+    assert.equal((await ok(encoder, '/api/embed', { input: long })).prompt_eval_count, 512); // cut
+
+    const messages = [{ role: 'user', content: 'hi' }];
+    const openai = (json) => json.error.type === 'invalid_request_error' && json.error.message;
+    for (const [route, body, told] of [
+      ['/v1/chat/completions', { messages }, openai],
+      ['/v1/chat/completions', { messages, stream: true }, openai],
+      ['/v1/completions', { prompt: 'hi' }, openai],
+      ['/completion', { prompt: 'hi' }, openai],
+      ['/v1/responses', { input: 'hi' }, openai],
+      ['/v1/messages', { max_tokens: 5, messages }, (json) => json.type === 'error' && openai(json)],
+      ['/api/chat', { model: 'm', messages }, (json) => json.error],
+      ['/api/generate', { model: 'm', prompt: 'hi' }, (json) => json.error],
+      ['/slots/0?action=save', { filename: 'f' }, openai],
+    ]) {
+      const { status, json } = await ask(encoder, route, body);
+      assert.ok(status >= 400 && status < 500, `${route}: ${status} ${JSON.stringify(json)}`);
+      assert.match(String(told(json)), /is an encoder/, route);
+    }
+    assert.equal((await ask(encoder, '/v1/rerank', { query: 'a', documents: ['b'] })).status, 501);
+
+    assert.equal((await get('/health')).status, 'ok');
+    const props = await get('/props');
+    assert.equal(props.kvasir.memory, 'none');
+    assert.equal(props.default_generation_settings.n_ctx, 512);
+    const models = await get('/v1/models');
+    assert.deepEqual(models.models[0].capabilities, ['embedding']);
+    assert.equal(models.data[0].max_model_len, 512);
+    assert.deepEqual((await ok(encoder, '/api/show', { model: 'm' })).capabilities, ['embedding']);
+    assert.ok((await get('/slots')).every((s) => !s.is_processing));
+    const metrics = await (await fetch(`${encoder.url}/metrics`)).text();
+    const value = (name) => Number(metrics.match(new RegExp(`^${name} (.*)$`, 'm'))[1]);
+    assert.equal(value('kvasir_embedded_tokens_total'), 15 + 12 + 3 + 3 + 15 + 512);
+    assert.equal(value('llamacpp:prompt_tokens_total'), value('kvasir_embedded_tokens_total'));
+    assert.ok(value('llamacpp:n_decode_total') > 0);
+    assert.equal(value('llamacpp:tokens_predicted_total'), 0);
+  } finally {
+    await encoder.stop();
+  }
+});
+
+test('an encoder that scores needs no option to be a reranker', async () => {
+  const ranker = await startServer({ args: ['-m', model('tiny/encoder/ranks.gguf'), '-t', '1'] });
+  try {
+    const documents = ['a cat', 'a dog that barks', 'the moon'];
+    const all = await ok(ranker, '/v1/rerank', { query: 'pets', documents });
+    assert.deepEqual(all.results.map((r) => r.index).sort(), [0, 1, 2]);
+    // [CLS] query [SEP] document, a letter a token
+    assert.equal(all.usage.prompt_tokens, documents.reduce((sum, d) => sum + 2 + 4 + d.replaceAll(' ', '').length, 0));
+    assert.equal((await ask(ranker, '/v1/embeddings', { input: 'x' })).status, 501);
+  } finally {
+    await ranker.stop();
+  }
 });

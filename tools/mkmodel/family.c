@@ -195,6 +195,47 @@ static void build_rerank(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
     }
 }
 
+/* As BGE and its like are converted: no memory, attention both ways, a learnt vector for each of 512 positions. "ranks"
+ * has the head of a cross-encoder, which scores. */
+static void build_bert(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
+    enum { POSITIONS = 512, POOLING_CLS = 2, POOLING_RANK = 4 /* llama_pooling_type */ };
+    const bool ranks = strcmp(s->name, "ranks") == 0;
+    const float scale = sqrtf((float)s->n_embd); /* look-ups: no sum over n_embd */
+    const char *const parts[] = {"attn_q", "attn_k", "attn_v", "attn_output"};
+    char name[64];
+    common_keys(o, s, n_vocab);
+    mk_set_u32(o, ".context_length", POSITIONS);
+    mk_set_f32(o, ".attention.layer_norm_epsilon", 1e-6f);
+    mk_set_bool(o, ".attention.causal", false);
+    mk_set_u32(o, ".pooling_type", ranks ? POOLING_RANK : POOLING_CLS);
+    mk_matrix(o, -1, "token_embd.weight", s->n_embd, n_vocab, 0, s->embd_rms * scale);
+    mk_matrix(o, -1, "token_types.weight", s->n_embd, 2, 0, s->embd_rms * scale);
+    mk_matrix(o, -1, "position_embd.weight", s->n_embd, POSITIONS, 0, s->embd_rms * scale);
+    norm(o, -1, "token_embd_norm.weight", s->n_embd);
+    mk_vector(o, -1, "token_embd_norm.bias", s->n_embd, 0, 0.1f);
+    for (int il = 0; il < (int)s->n_layer; il++) {
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            snprintf(name, sizeof name, "%s.weight", parts[i]);
+            matrix(o, il, name, s->n_embd, s->n_embd);
+            snprintf(name, sizeof name, "%s.bias", parts[i]);
+            mk_vector(o, il, name, s->n_embd, 0, 0.1f);
+        }
+        norm(o, il, "attn_output_norm.weight", s->n_embd);
+        mk_vector(o, il, "attn_output_norm.bias", s->n_embd, 0, 0.1f);
+        matrix(o, il, "ffn_up.weight", s->n_embd, s->n_ff);
+        mk_vector(o, il, "ffn_up.bias", s->n_ff, 0, 0.1f);
+        matrix(o, il, "ffn_down.weight", s->n_ff, s->n_embd);
+        mk_vector(o, il, "ffn_down.bias", s->n_embd, 0, 0.1f);
+        norm(o, il, "layer_output_norm.weight", s->n_embd);
+        mk_vector(o, il, "layer_output_norm.bias", s->n_embd, 0, 0.1f);
+    }
+    if (!ranks) return;
+    matrix(o, -1, "cls.weight", s->n_embd, s->n_embd);
+    mk_vector(o, -1, "cls.bias", s->n_embd, 0, 0.1f);
+    matrix(o, -1, "cls.output.weight", s->n_embd, 1);
+    mk_vector(o, -1, "cls.output.bias", 1, 0, 0.1f);
+}
+
 /* Five layers with a window, then a global one. The norms behind each half bring even a faint result to full strength,
  * rounding noise included, so they are scaled down. */
 static void build_gemma3(mk_out *o, const mk_shape *s, uint32_t n_vocab) {
@@ -681,6 +722,14 @@ const mk_shape mk_tiny[] = {
 
 const mk_shape mk_rerank = {.name = "rerank", .arch = "qwen3", .build = build_rerank, .n_embd = 256, .n_layer = 2,
                             .n_ff = 384, .n_head = 4, .n_head_kv = 2, .head_dim = 64, .embd_rms = 0.5f};
+
+const mk_shape mk_encoders[] = {
+    {.name = "embeds", .arch = "bert", .build = build_bert, .n_embd = 64, .n_layer = 2, .n_ff = 128, .n_head = 2,
+     .embd_rms = 0.5f},
+    {.name = "ranks", .arch = "bert", .build = build_bert, .n_embd = 64, .n_layer = 2, .n_ff = 128, .n_head = 2,
+     .embd_rms = 0.5f},
+    {0},
+};
 
 /* As the models of these names: Liquid LFM2-350M, Qwen3.5-0.8B, Llama-3.2-1B. The tiny two are nobody's: small
  * enough for a unit test, which is how the way through a donor is tested, and for long conversations. */

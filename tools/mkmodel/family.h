@@ -23,9 +23,10 @@ typedef struct mk_shape {
     float embd_rms; /* root mean square of an embedding's values */
 } mk_shape;
 
-extern const mk_shape mk_tiny[]; /* for tests: byte tokenizer, F32; ends with a NULL name */
-extern const mk_shape mk_real[]; /* of a real model's shape: a donor's tokenizer, Q8_0; ends with a NULL name */
-extern const mk_shape mk_rerank; /* a tiny model that scores documents */
+extern const mk_shape mk_tiny[];     /* for tests: byte tokenizer, F32; ends with a NULL name */
+extern const mk_shape mk_real[];     /* of a real model's shape: a donor's tokenizer, Q8_0; ends with a NULL name */
+extern const mk_shape mk_rerank;     /* a tiny model that scores documents */
+extern const mk_shape mk_encoders[]; /* tiny, without memory: "embeds", "ranks"; ends with a NULL name */
 const mk_shape *mk_shape_find(const mk_shape *list, const char *name); /* NULL when there is none */
 
 /* A LoRA adapter for the tiny llama: rank 4 on every attention matrix. */

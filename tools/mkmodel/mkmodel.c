@@ -3,6 +3,7 @@
  *   mkmodel tiny FAMILY OUT.gguf                 one of every architecture's memory, a few MB, F32, byte tokenizer
  *   mkmodel lora OUT.gguf                        an adapter for the tiny llama
  *   mkmodel rerank OUT.gguf                      a tiny model that scores documents
+ *   mkmodel encoder embeds|ranks OUT.gguf        a tiny model without memory
  *   mkmodel shape SHAPE DONOR.gguf OUT.gguf      a real model's shape in Q8_0 around the donor's tokenizer and template
  *   mkmodel list tiny|shape                      the names
  *
@@ -20,6 +21,7 @@
 static const char usage[] = "usage: mkmodel [--seed N] [--template FILE.jinja] tiny FAMILY OUT.gguf\n"
                             "       mkmodel [--seed N] lora OUT.gguf\n"
                             "       mkmodel [--seed N] rerank OUT.gguf\n"
+                            "       mkmodel [--seed N] encoder embeds|ranks OUT.gguf\n"
                             "       mkmodel [--seed N] [--template FILE.jinja] shape SHAPE DONOR.gguf OUT.gguf\n"
                             "       mkmodel list tiny|shape\n";
 
@@ -60,6 +62,14 @@ static void make_model(const mk_shape *shape, const char *donor, const char *pat
     free(chat_template);
 }
 
+static void make_encoder(const mk_shape *shape, const char *path, uint64_t seed) {
+    mk_out *out = mk_out_new(shape->arch, shape->name, seed, GGML_TYPE_F32);
+    mk_set_str(out, "general.name", shape->name);
+    shape->build(out, shape, mk_tokenizer_words(out));
+    printf("%s: %.1f MB\n", path, (double)mk_out_write(out, path) / 1e6);
+    mk_out_free(out);
+}
+
 static void make_lora(const char *path, uint64_t seed) {
     const mk_shape *llama = mk_shape_find(mk_tiny, "llama");
     mk_out *out = mk_out_new(llama->arch, "lora", seed, GGML_TYPE_F32);
@@ -97,6 +107,8 @@ int main(int argc, char **argv) {
         make_lora(arg[1], seed);
     } else if (n == 2 && strcmp(arg[0], "rerank") == 0) {
         make_model(&mk_rerank, NULL, arg[1], seed, template_path);
+    } else if (n == 3 && strcmp(arg[0], "encoder") == 0) {
+        make_encoder(find(mk_encoders, arg[1]), arg[2], seed);
     } else if (n == 2 && strcmp(arg[0], "list") == 0 && strcmp(arg[1], "tiny") == 0) {
         list(mk_tiny);
     } else if (n == 2 && strcmp(arg[0], "list") == 0 && strcmp(arg[1], "shape") == 0) {

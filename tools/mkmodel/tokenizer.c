@@ -115,6 +115,40 @@ uint32_t mk_tokenizer_bytes(mk_out *out, const char *chat_template) {
     return N_TOKENS;
 }
 
+uint32_t mk_tokenizer_words(mk_out *out) {
+    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    enum { PAD, UNK, CLS, SEP, MASK, N_SPECIAL, ROOM = N_SPECIAL + 2 * 96 };
+    char spelling[ROOM][8];
+    const char *texts[ROOM];
+    int32_t types[ROOM];
+    size_t n = 0;
+    for (; n < N_SPECIAL; n++) {
+        texts[n] = special[n];
+        types[n] = TOKEN_CONTROL;
+    }
+    for (char c = '!'; c <= '~'; c++) { /* each at the beginning of a word, and inside one; texts are lowercased */
+        if (c >= 'A' && c <= 'Z') continue;
+        for (int inside = 0; inside < 2; inside++, n++) {
+            snprintf(spelling[n], sizeof spelling[n], "%s%c", inside ? "" : "\xe2\x96\x81", c);
+            texts[n] = spelling[n];
+            types[n] = TOKEN_NORMAL;
+        }
+    }
+    struct gguf_context *g = mk_out_gguf(out);
+    mk_set_str(out, "tokenizer.ggml.model", "bert");
+    mk_set_str(out, "tokenizer.ggml.pre", "default");
+    gguf_set_arr_str(g, "tokenizer.ggml.tokens", texts, n);
+    gguf_set_arr_data(g, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types, n);
+    mk_set_u32(out, "tokenizer.ggml.token_type_count", 2);
+    mk_set_u32(out, "tokenizer.ggml.padding_token_id", PAD);
+    mk_set_u32(out, "tokenizer.ggml.unknown_token_id", UNK);
+    mk_set_u32(out, "tokenizer.ggml.bos_token_id", CLS);
+    mk_set_u32(out, "tokenizer.ggml.cls_token_id", CLS);
+    mk_set_u32(out, "tokenizer.ggml.seperator_token_id", SEP); /* the format's spelling */
+    mk_set_u32(out, "tokenizer.ggml.mask_token_id", MASK);
+    return (uint32_t)n;
+}
+
 uint32_t mk_tokenizer_donor(mk_out *out, const char *donor_path, const char *chat_template) {
     struct gguf_context *donor = gguf_init_from_file(donor_path, (struct gguf_init_params){.no_alloc = true});
     if (!donor) mk_die("%s: not a readable GGUF file", donor_path);

@@ -34,6 +34,14 @@ kv_status kv_app_require_ready(const kv_app *app, kv_error *err) {
     }
 }
 
+kv_status kv_app_require_generator(const kv_app *app, kv_error *err) {
+    if (app->engine_info.memory != KV_MEMORY_NONE) return KV_OK;
+    return kv_fail_field(err, "model",
+                         "%.200s is an encoder (%.40s): it turns texts into vectors or scores (/v1/embeddings, "
+                         "/v1/rerank, /api/embed) and does not support generating text",
+                         app->model_name, kv_model_get_info(app->model)->arch);
+}
+
 kv_status kv_serve_health(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
     (void)req;
     kv_status st = kv_app_require_ready(app, err);

@@ -26,21 +26,23 @@ static double per(double a, double b) {
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static void write_llamacpp(kv_buf *out, const kv_sched_stats *s) {
+/* Texts that vectors are computed of are prompts there. */
+static void write_llamacpp(kv_buf *out, const kv_metrics_input *in) {
+    const kv_sched_stats *s = &in->sched;
+    const double n_prompt = (double)(s->n_prompt_computed + in->n_embedded);
+    const double prompt_seconds = s->prompt_seconds + in->embed_seconds;
     const metric list[] = {
-        {"prompt_tokens_total", "counter", "Prompt tokens computed, without cached ones.",
-         (double)s->n_prompt_computed},
+        {"prompt_tokens_total", "counter", "Prompt tokens computed, without cached ones.", n_prompt},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens taken from a slot.", (double)s->n_prompt_cached},
-        {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
+        {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", prompt_seconds},
         {"tokens_predicted_total", "counter", "Tokens generated.", (double)s->n_decoded},
         {"tokens_predicted_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
-        {"n_decode_total", "counter", "Engine calls.", (double)s->n_decode_calls},
+        {"n_decode_total", "counter", "Engine calls.", (double)(s->n_decode_calls + in->n_embed_calls)},
         {"n_tokens_max", "counter", "Longest sequence seen, prompt and answer.", (double)s->n_tokens_max},
         {"spec_decode_num_draft_tokens_total", "counter", "Speculative decoding: not in use.", 0},
         {"spec_decode_num_accepted_tokens_total", "counter", "Speculative decoding: not in use.", 0},
         {"spec_decode_num_drafts_total", "counter", "Speculative decoding: not in use.", 0},
-        {"prompt_tokens_seconds", "gauge", "Average prompt speed in tokens a second.",
-         per((double)s->n_prompt_computed, s->prompt_seconds)},
+        {"prompt_tokens_seconds", "gauge", "Average prompt speed in tokens a second.", per(n_prompt, prompt_seconds)},
         {"predicted_tokens_seconds", "gauge", "Average generation speed in tokens a second.",
          per((double)s->n_decoded, s->decode_seconds)},
         {"requests_processing", "gauge", "Generations running.", s->n_processing},
@@ -68,6 +70,9 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"decode_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
         {"asleep", "gauge", "1 while the model is unloaded because nobody asked for it.", in->asleep},
         {"sleeps_total", "counter", "Times the model was unloaded for that.", (double)in->n_sleeps},
+        {"embedded_tokens_total", "counter", "Tokens of texts whose vectors or scores were computed.",
+         (double)in->n_embedded},
+        {"embed_seconds_total", "counter", "Time spent on them in seconds.", in->embed_seconds},
         {"slots", "gauge", "Slots.", in->n_slots},
         {"slots_busy", "gauge", "Slots with a generation.", s->n_processing},
         {"queue_length", "gauge", "Generations waiting.", s->n_waiting},
@@ -145,7 +150,7 @@ static void write_cache(kv_buf *out, const kv_cache_stats *c) {
 }
 
 void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
-    write_llamacpp(out, &in->sched);
+    write_llamacpp(out, in);
     write_kvasir(out, in);
     write_ledger(out, &in->ledger);
     if (in->cache) write_cache(out, in->cache);
@@ -210,6 +215,9 @@ kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *re
     kv_ledger_get(&in.ledger, app->ledger);
     kv_metrics_render(&res->body, &in);
     char started[32];
+    in.n_embedded = atomic_load(&app->embedded.n_tokens);
+    in.n_embed_calls = atomic_load(&app->embedded.n_calls);
+    in.embed_seconds = (double)atomic_load(&app->embedded.us) / 1e6;
     snprintf(started, sizeof started, "%lld", (long long)app->started_at);
     kv_http_header(res, "Process-Start-Time-Unix", started);
     res->content_type = "text/plain; version=0.0.4";

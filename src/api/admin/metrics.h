@@ -20,6 +20,8 @@ typedef struct kv_metrics_input {
     const char *version, *engine; /* may be NULL */
     bool asleep;
     uint64_t n_sleeps;
+    uint64_t n_embedded, n_embed_calls; /* tokens of texts whose vectors or scores were computed; engine calls */
+    double embed_seconds;
 } kv_metrics_input;
 
 struct kv_app;

@@ -174,7 +174,7 @@ kv_status kv_serve_rerank(void *ctx, kv_http_request *req, kv_http_response *res
         st = kv_fail(err, KV_UNSUPPORTED, "This server does not support reranking. Start it with `--reranking`");
     if (st == KV_OK) st = read_question(&q, app, req, err);
     if (st == KV_OK) st = make_prompts(&q, app, err);
-    if (st == KV_OK) st = kv_embed_run(&q.scores, app->embed, q.prompts, q.n, q.field, req, err);
+    if (st == KV_OK) st = kv_embed_run(&q.scores, app, q.prompts, q.n, q.field, req, err);
     if (st == KV_OK) {
         json_t *o = answer(&q);
         kv_json_dump_new(&res->body, o);

@@ -174,6 +174,7 @@ static kv_status read_body(action *a, kv_error *err) {
                            "Invalid filename: a name of 1 to 255 bytes without path, control or reserved characters");
     if (st == KV_OK) st = kv_json_str(&salt, a->body, "cache_salt", err);
     if (st == KV_OK) st = kv_scope_of(&a->scope, a->req, salt, err);
+    if (st == KV_OK) st = kv_app_require_generator(a->app, err); /* it holds no conversations */
     if (st == KV_OK && !a->app->cache)
         st = kv_fail(err, KV_UNSUPPORTED,
                      "slot files name what the cache keeps, and this server has no cache: start it without "

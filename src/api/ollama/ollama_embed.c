@@ -97,7 +97,7 @@ static kv_status serve_inside(kv_app *app, bool many, kv_http_request *req, kv_h
     if (st == KV_OK) st = read_question(&q, many, app, req, err);
     if (st == KV_OK) cut(&q, app);
     if (st == KV_OK && q.texts.n)
-        st = kv_embed_run(&q.rows, app->embed, q.texts.list, q.texts.n, many ? "input" : "prompt", req, err);
+        st = kv_embed_run(&q.rows, app, q.texts.list, q.texts.n, many ? "input" : "prompt", req, err);
     if (st == KV_OK) {
         json_t *o = many ? many_answer(&q, app, started_us)
                          : json_pack("{s:o}", "embedding", kv_embed_json(q.rows, q.texts.n ? (size_t)q.width : 0));

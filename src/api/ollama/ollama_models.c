@@ -88,6 +88,7 @@ static bool template_thinks(const kv_app *app) {
 }
 
 static json_t *capabilities(const kv_app *app) {
+    if (app->engine_info.memory == KV_MEMORY_NONE) return json_pack("[s]", "embedding");
     json_t *list = json_pack("[s]", "completion");
     if (template_takes_tools(app)) json_array_append_new(list, json_string("tools"));
     if (fills_between(kv_model_get_info(app->model))) json_array_append_new(list, json_string("insert"));

@@ -133,7 +133,7 @@ static kv_status serve(kv_app *app, bool own, kv_http_request *req, kv_http_resp
     kv_status st = kv_app_require_ready(app, err);
     if (st == KV_OK) st = check_pooling(app, own, err);
     if (st == KV_OK) st = read_question(&q, app, req, err);
-    if (st == KV_OK) st = kv_embed_run(&q.rows, app->embed, q.texts.list, q.texts.n, q.field, req, err);
+    if (st == KV_OK) st = kv_embed_run(&q.rows, app, q.texts.list, q.texts.n, q.field, req, err);
     if (st == KV_OK) {
         const kv_embedder_info *info = kv_embed_get_info(app->embed);
         size_t n_rows = kv_embed_room(app->embed, q.texts.list, q.texts.n) / (size_t)info->width;

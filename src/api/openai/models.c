@@ -27,11 +27,12 @@ static json_t *data_entry(const kv_app *app) {
 /* Ollama's members, as llama-server fills them. */
 static json_t *models_entry(const kv_app *app) {
     json_t *name = kv_json_text0(app->model_name);
+    const char *can = app->engine_info.memory == KV_MEMORY_NONE ? "embedding" : "completion";
     return json_pack("{s:O, s:o, s:s, s:s, s:s, s:s, s:s, s:[s], s:[s], s:s, s:{s:s, s:s, s:s, s:[s], s:s, s:s}}",
                      "name", name, "model", name, "modified_at", "", "size", "", "digest", "", "type", "model",
-                     "description", "", "tags", "", "capabilities", "completion", "parameters", "", "details",
-                     "parent_model", "", "format", "gguf", "family", "", "families", "", "parameter_size", "",
-                     "quantization_level", "");
+                     "description", "", "tags", "", "capabilities", can, "parameters", "", "details", "parent_model",
+                     "", "format", "gguf", "family", "", "families", "", "parameter_size", "", "quantization_level",
+                     "");
 }
 
 void kv_models_write(kv_buf *out, const kv_app *app) {
