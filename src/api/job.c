@@ -105,7 +105,7 @@ static kv_gen *new_gen(kv_job *j, const kv_tokens *prompt, kv_sampler *sampler, 
     int n_stops;
     const char **stops = all_stops(&n_stops, j);
     kv_buf about = {0}; /* for /slots */
-    json_t *brief = kv_params_json(p, true);
+    json_t *brief = kv_params_json(p, NULL, true);
     kv_json_dump(&about, brief);
     json_decref(brief);
     kv_gen_params gp = {
@@ -225,10 +225,21 @@ static void begin(kv_job *j, kv_choice *c, const kv_gen_event *e, kv_buf *out) {
 }
 
 static void take_event(kv_job *j, kv_choice *c, kv_gen_event *e, kv_buf *out) {
-    if (!c->begun) begin(j, c, e, out);
+/* The newest progress takes the place of one that nobody has read: where that was the first, it is told all the same,
+ * since clients see by it what came from the cache. */
+static void tell_progress(kv_job *j, kv_choice *c, const kv_gen_event *e, bool first, kv_buf *out) {
+    kv_gen_event start = *e;
+    start.n_processed = e->n_cache;
+    start.time_ms = 0;
+    if (first && e->n_processed > e->n_cache) j->dialect->progress(out, j, c, &start);
+    j->dialect->progress(out, j, c, e);
+}
+
+    bool first = !c->begun;
+    if (first) begin(j, c, e, out);
     switch (e->kind) {
     case KV_EVENT_PROGRESS:
-        if (out && j->params.return_progress && j->dialect->progress) j->dialect->progress(out, j, c, e);
+        if (out && j->params.return_progress && j->dialect->progress) tell_progress(j, c, e, first, out);
         break;
     case KV_EVENT_TOKEN:
         take_token(j, c, e);

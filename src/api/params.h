@@ -67,8 +67,8 @@ void kv_params_free(kv_params *p);
 kv_status kv_params_play(kv_params *p, const kv_model *model, const char *text, size_t n, kv_error *err);
 
 /* llama-server's "generation_settings". brief: without the lists (stop, grammar, logit_bias, breakers), as /props and
- * /slots have it. A new object. */
-json_t *kv_params_json(const kv_params *p, bool brief);
+ * /slots have it; model may be NULL then: whose ends of an answer ignore_eos bans. A new object. */
+json_t *kv_params_json(const kv_params *p, const kv_model *model, bool brief);
 
 /* KV_INVALID unless `body` is an object; then what every generating endpoint checks first: `model` is a string that
  * --strict-model knows (KV_NOT_FOUND on field "model" otherwise). */

@@ -72,30 +72,34 @@ static json_t *sampler_list(const kv_sampling *s) {
     return texts(defaults, sizeof defaults / sizeof *defaults);
 }
 
-static json_t *bias_list(const kv_sampling *s) {
+/* The request's own, then the tokens that ignore_eos bans. */
+static json_t *bias_list(const kv_sampling *s, const kv_model *model) {
     json_t *out = json_array();
     for (int i = 0; i < s->n_logit_bias; i++) {
         float bias = s->logit_bias[i].bias;
         json_array_append_new(out, json_pack("{s:o, s:i}", "bias", isinf(bias) ? json_null() : number(bias), "token",
                                              (int)s->logit_bias[i].token));
     }
+    const int32_t n_vocab = s->ignore_eos ? kv_model_get_info(model)->n_vocab : 0;
+    for (kv_token t = 0; t < n_vocab; t++)
+        if (kv_model_is_eog(model, t)) json_array_append_new(out, json_pack("{s:n, s:i}", "bias", "token", (int)t));
     return out;
 }
 
-static void add_lists(json_t *o, const kv_params *p) {
+static void add_lists(json_t *o, const kv_params *p, const kv_model *model) {
     static const char *const breakers[] = {"\n", ":", "\"", "*"};
     const kv_sampling *s = &p->sampling;
     json_object_set_new(o, "dry_sequence_breakers",
                         s->dry_breakers ? texts(s->dry_breakers, s->n_dry_breakers) : texts(breakers, 4));
     json_object_set_new(o, "stop", texts((const char *const *)p->stops, p->n_stops));
-    json_object_set_new(o, "logit_bias", bias_list(s));
+    json_object_set_new(o, "logit_bias", bias_list(s, model));
     json_object_set_new(o, "grammar", kv_json_text0(p->grammar));
     json_object_set_new(o, "grammar_lazy", json_false());
     json_object_set_new(o, "grammar_triggers", json_array());
     json_object_set_new(o, "preserved_tokens", json_array());
 }
 
-json_t *kv_params_json(const kv_params *p, bool brief) {
+json_t *kv_params_json(const kv_params *p, const kv_model *model, bool brief) {
     json_t *o = json_object();
     add_sampling(o, &p->sampling);
     json_object_set_new(o, "max_tokens", json_integer(p->n_predict));
@@ -105,7 +109,7 @@ json_t *kv_params_json(const kv_params *p, bool brief) {
     json_object_set_new(o, "ignore_eos", json_boolean(p->sampling.ignore_eos));
     json_object_set_new(o, "stream", json_boolean(p->stream));
     json_object_set_new(o, "n_probs", json_integer(p->n_probs));
-    if (!brief) add_lists(o, p);
+    if (!brief) add_lists(o, p, model);
     json_object_set_new(o, "chat_format", json_string("Content-only"));
     json_object_set_new(o, "reasoning_format", json_string(p->reasoning_format));
     json_object_set_new(o, "reasoning_in_content",

@@ -56,9 +56,14 @@ json_t *kv_shape_usage(const kv_job *j) {
                      "total_tokens", n_prompt + t.n_decoded, "prompt_tokens_details", "cached_tokens", (int)t.n_cached);
 }
 
-json_t *kv_shape_progress(const kv_gen_event *e) {
-    return json_pack("{s:i, s:i, s:i, s:I}", "total", (int)e->n_total, "cache", (int)e->n_cache, "processed",
-                     (int)e->n_processed, "time_ms", (json_int_t)e->time_ms);
+void kv_shape_tell_progress(json_t *event, const kv_job *j, const kv_gen_event *e) {
+    json_object_set_new(event, "prompt_progress",
+                        json_pack("{s:i, s:i, s:i, s:I}", "total", (int)e->n_total, "cache", (int)e->n_cache,
+                                  "processed", (int)e->n_processed, "time_ms", (json_int_t)e->time_ms));
+    if (!j->params.timings_per_token) return;
+    kv_timings t = {.n_cached = e->n_cache, .n_prompt = e->n_processed - e->n_cache};
+    if (t.n_prompt > 0) t.prompt_ms = e->time_ms; /* before that it went into the restore */
+    json_object_set_new(event, "timings", kv_shape_timings(&t));
 }
 
 /* ── token probabilities ───────────────────────────────────────────────────────────────────────────────────────── */

@@ -15,8 +15,8 @@ const kv_timings *kv_shape_prompt_timings(const kv_job *j, int prompt);
 kv_timings kv_shape_total(const kv_job *j);
 /* OpenAI's "usage", of the whole job. */
 json_t *kv_shape_usage(const kv_job *j);
-/* {"total","cache","processed","time_ms"} */
-json_t *kv_shape_progress(const kv_gen_event *e);
+/* Sets "prompt_progress": {"total","cache","processed","time_ms"}, and with timings_per_token the "timings" so far. */
+void kv_shape_tell_progress(json_t *event, const kv_job *j, const kv_gen_event *e);
 /* One token of "completion_probabilities" and of logprobs' "content". */
 json_t *kv_shape_prob(const kv_job *j, const kv_gen_event *e);
 /* The choice's pending probabilities, at most up to the end of its visible text; NULL when there are none. The choice

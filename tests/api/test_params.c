@@ -471,7 +471,7 @@ static void test_settings_json(void **state) {
     (void)state;
     kv_params p;
     parse_ok(&p, KV_API_NATIVE, "{'temperature':0.1,'stop':['x'],'logit_bias':[[1,false]],'n_predict':5}");
-    json_t *o = kv_params_json(&p, false);
+    json_t *o = kv_params_json(&p, r.app.model, false);
     assert_true(json_real_value(json_object_get(o, "temperature")) == 0.1);
     assert_int_equal(int_at(o, "n_predict"), 5);
     assert_int_equal(int_at(o, "max_tokens"), 5);
@@ -481,7 +481,18 @@ static void test_settings_json(void **state) {
     assert_int_equal(json_array_size(at(o, "samplers")), 9);
     assert_int_equal(json_array_size(at(o, "dry_sequence_breakers")), 4);
     json_decref(o);
-    o = kv_params_json(&p, true);
+    kv_params_free(&p);
+    parse_ok(&p, KV_API_NATIVE, "{'ignore_eos':true,'logit_bias':[[1,2.5]]}");
+    o = kv_params_json(&p, r.app.model, false); /* the request's own, then every end of an answer */
+    assert_true(json_array_size(at(o, "logit_bias")) > 1);
+    assert_true(json_real_value(at(o, "logit_bias.0.bias")) == 2.5);
+    for (size_t i = 1; i < json_array_size(at(o, "logit_bias")); i++) {
+        const json_t *entry = json_array_get(at(o, "logit_bias"), i);
+        assert_true(json_is_null(json_object_get(entry, "bias")));
+        assert_true(kv_model_is_eog(r.app.model, (kv_token)json_integer_value(json_object_get(entry, "token"))));
+    }
+    json_decref(o);
+    o = kv_params_json(&p, NULL, true);
     assert_null(at(o, "stop"));
     assert_null(at(o, "grammar"));
     assert_non_null(at(o, "top_k"));
@@ -562,7 +573,7 @@ static void test_random_values(void **state) {
                 kv_error err;
                 kv_status st = parse(&p, (kv_api)api, body.data, &err);
                 if (st == KV_OK) {
-                    json_decref(kv_params_json(&p, false));
+                    json_decref(kv_params_json(&p, r.app.model, false));
                     kv_params_free(&p);
                 } else if (!strstr(err.field, names[i])) {
                     fail_msg("%s: the error names '%s': %s", body.data, err.field, err.message);

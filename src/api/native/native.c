@@ -25,7 +25,7 @@ static json_t *partial(const kv_job *j, const kv_choice *c, const char *text, si
 
 static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
     json_t *event = partial(j, c, "", 0, json_array());
-    json_object_set_new(event, "prompt_progress", kv_shape_progress(e));
+    kv_shape_tell_progress(event, j, e);
     kv_sse_event_new(out, event);
 }
 
@@ -76,7 +76,7 @@ static json_t *whole(kv_job *j, kv_choice *c) {
     json_object_set_new(o, "model", kv_json_text0(name));
     json_object_set_new(o, "tokens_predicted", json_integer(n_decoded));
     json_object_set_new(o, "tokens_evaluated", json_integer(n_prompt));
-    json_object_set_new(o, "generation_settings", kv_params_json(p, false));
+    json_object_set_new(o, "generation_settings", kv_params_json(p, j->app->model, false));
     json_object_set_new(o, "prompt", prompt_text(j, c));
     json_object_set_new(o, "has_new_line", json_boolean(c->text.len && memchr(c->text.data, '\n', c->text.len)));
     json_object_set_new(o, "truncated",

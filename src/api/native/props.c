@@ -19,7 +19,7 @@ static kv_status default_settings(json_t **out, const kv_app *app, kv_error *err
     kv_status st = kv_params_parse(&p, nothing, KV_API_NATIVE, app, err);
     json_decref(nothing);
     if (st != KV_OK) return st;
-    *out = json_pack("{s:o, s:i}", "params", kv_params_json(&p, true), "n_ctx", (int)app->n_ctx_served);
+    *out = json_pack("{s:o, s:i}", "params", kv_params_json(&p, NULL, true), "n_ctx", (int)app->n_ctx_served);
     kv_params_free(&p);
     return KV_OK;
 }

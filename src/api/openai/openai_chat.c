@@ -52,7 +52,7 @@ static void send_deltas(kv_buf *out, kv_job *j, kv_choice *c, json_t *deltas) {
 
 static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
     json_t *event = role_chunk(j, c);
-    json_object_set_new(event, "prompt_progress", kv_shape_progress(e));
+    kv_shape_tell_progress(event, j, e);
     kv_sse_event_new(out, event);
 }
 

@@ -65,7 +65,7 @@ static void send_echo(kv_buf *out, kv_job *j, kv_choice *c) {
 
 static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
     json_t *event = chunk(j, c, "", 0, json_null(), NULL);
-    json_object_set_new(event, "prompt_progress", kv_shape_progress(e));
+    kv_shape_tell_progress(event, j, e);
     send(out, event);
 }
 

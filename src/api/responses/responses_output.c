@@ -334,8 +334,9 @@ static void on_progress(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event
     (void)c;
     kv_response *r = j->state;
     begin(out, r, j);
-    emit(out, r, "response.in_progress",
-         json_pack("{s:o, s:o}", "response", object_of(r, j, "in_progress"), "prompt_progress", kv_shape_progress(e)));
+    json_t *event = json_pack("{s:o}", "response", object_of(r, j, "in_progress"));
+    kv_shape_tell_progress(event, j, e);
+    emit(out, r, "response.in_progress", event);
 }
 
 static void on_token(kv_buf *out, kv_job *j, kv_choice *c, const kv_gen_event *e) {
