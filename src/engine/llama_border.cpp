@@ -35,6 +35,7 @@ extern "C" {
 #include <new>
 #include <random>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "chat.h"
@@ -917,6 +918,13 @@ kv_status take_grammar(common_params_sampling &p, const kv_sampling *s, const kv
     return KV_OK;
 }
 
+/* The end of a text, from the beginning of a character on. */
+const char *last_bytes(const std::string &text, size_t n) {
+    size_t from = text.size() > n ? text.size() - n : 0;
+    while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) from++;
+    return text.c_str() + from;
+}
+
 void take_reasoning(common_params_sampling &p, const kv_sampling *s, const kv_chat_prompt *chat,
                     const llama_vocab *vocab) {
     if (chat->chat.thinking_end_tags.empty() || chat->chat.thinking_start_tag.empty()) return;
@@ -950,7 +958,17 @@ kv_status kv_border_sampler_new(kv_sampler **out, const llama_model *model, cons
         auto made = std::make_unique<border_sampler>();
         made->base.ops = &sampler_ops;
         made->ctx_of = ctx_of;
-        made->chain.reset(common_sampler_init(model, p));
+        try {
+            made->chain.reset(common_sampler_init(model, p));
+        } catch (const std::exception &e) {
+            /* a grammar that what goes before the answer does not fit: the engine throws it on as a bare exception */
+            if (typeid(e) != typeid(std::exception)) throw;
+            return kv_fail_field(err, "messages",
+                                 "the answer continues \"%.100s\", which does not fit the format that is asked for "
+                                 "(response_format, tools or a schema): let the assistant message at the end begin as "
+                                 "that format does, or leave it out",
+                                 last_bytes(p.generation_prompt, 100));
+        }
         if (!made->chain)
             return fail_text(err, KV_INVALID, "", "the engine refused these sampling parameters" + said());
         *out = &made.release()->base;

@@ -254,6 +254,7 @@ describe('chat with a model that thinks (Qwen3)', () => {
     ['chat_template_kwargs.enable_thinking', { chat_template_kwargs: { enable_thinking: 'yes' } }],
     ['grammar', { grammar: 'root ::= "a"', tools: [tool({})] }],
     ['continue_final_message', { continue_final_message: 'maybe' }],
+    ["continues \"", { ...schema({ type: 'object' }), messages: [...hi, { role: 'assistant', content: 'Once upon' }] }],
   ];
   it(`refuses wrong inputs by name (${rows.length})`, async () => {
     for (const [names, extra] of rows) {
