@@ -1,6 +1,6 @@
 // llama-server's own paths: /infill, /tokenize, /slots with save, restore and erase, /lora-adapters, on a tiny model.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -110,6 +110,22 @@ test('a slot is saved, erased, restored, and the next request goes on from there
 
   // What was restored can be saved again.
   assert.ok((await ok('/slots/0?action=save', { filename: 'again' })).n_saved > 0);
+});
+
+test('a directory for slots that somebody removed is made anew', async () => {
+  const saves = path.join(dir, 'saves', 'of-slots');
+  mkdirSync(saves, { recursive: true });
+  const other = await startServer({ args: [...common, '--slot-save-path', saves] });
+  try {
+    const send = (route, body) => ask(other, route, body);
+    assert.equal((await send('/completion', { prompt: 'Once upon a time. '.repeat(20), id_slot: 0, n_predict: 2 })).status, 200);
+    rmSync(path.dirname(saves), { recursive: true });
+    const saved = await send('/slots/0?action=save', { filename: 'f' });
+    assert.equal(saved.status, 200, JSON.stringify(saved.json));
+    assert.ok(statSync(path.join(saves, 'f')).isFile());
+  } finally {
+    await other.stop();
+  }
 });
 
 test('slots tell the parameters of what ran there', async () => {

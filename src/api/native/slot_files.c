@@ -250,7 +250,7 @@ static kv_status save(action *a, kv_http_response *res, kv_error *err) {
     if (st != KV_OK) goto done;
     kv_slot_file_write(&file, kv_cache_root_key(a->app->cache, a->scope), a->app->model_name, a->tokens.data,
                        (size_t)kept);
-    if (*a->scope) st = kv_dir_make(kv_buf_str(&a->folder), err);
+    st = kv_dir_make(kv_buf_str(&a->folder), err); /* of a scope, or the whole one, that somebody removed */
     if (st == KV_OK) st = kv_file_publish(kv_buf_str(&a->path), file.data, file.len, err);
     if (st != KV_OK) goto done;
     json_t *o = json_pack("{s:i, s:s, s:i, s:I, s:{s:f}}", "id_slot", a->slot, "filename", a->filename, "n_saved",
