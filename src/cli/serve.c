@@ -245,13 +245,14 @@ int kv_serve(const kv_options *opt) {
     if (exit_status == KV_EXIT_OK) KV_INFO("stopped");
 done:
     if (st != KV_OK) KV_ERROR("%s", err.message);
+    if (st != KV_OK) kv_watchdog_arm(opt->stop_timeout);
+    kv_stored_close(s.app.responses); /* writes to a disk, which may hang: within the watchdog's time */
     kv_service_close(&s.service);
     kv_signals_stop();
     kv_wake_free(&s.wake);
     kv_ledger_free(s.app.ledger);
     kv_gate_free(s.app.gate);
     kv_asleep_free(s.app.asleep);
-    kv_stored_close(s.app.responses);
     kv_script_close(s.app.script);
     for (int i = 0; i < s.names.n; i++) free(s.names.item[i]);
     return exit_status;
