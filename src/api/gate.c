@@ -282,6 +282,9 @@ static void run_late(passage *p, kv_http_request *req, kv_buf *out) {
     kv_status st = p->handler(p->app, req, &res, &err);
     if (st == KV_OK && res.stream.next) {
         p->stream = res.stream;
+    } else if (st == KV_OK && p->voice->whole) {
+        p->voice->whole(out, &res.body);
+        p->over = true;
     } else if (st == KV_OK) {
         kv_buf_adds(out, "data: ");
         kv_buf_add(out, res.body.data, res.body.len);
@@ -331,7 +334,8 @@ static kv_status read_wishes(passage *p, bool *stream, const kv_http_request *re
     if (strcmp(kv_http_method(req), "POST") != 0) return KV_OK; /* without a body */
     kv_status st = kv_body_read(&body, req, err);
     if (st != KV_OK) return st;
-    *stream = json_is_true(kv_json_get(body, "stream"));
+    const json_t *wish = kv_json_get(body, "stream");
+    *stream = p->voice->by_default ? !json_is_false(wish) : json_is_true(wish);
     kv_json_as_int(&ping, kv_json_get(body, "sse_ping_interval"), -1, INT_MAX / 1000);
     p->ping_ms = ping > 0 && ping <= INT_MAX / 1000 ? (int)(ping * 1000) : -1;
     json_decref(body);
@@ -356,6 +360,7 @@ static kv_status come_late(passage *p, bool *later, bool streams, kv_http_reques
     if (st != KV_OK) return st;
     *later = stream && streams;
     if (!*later) return wait_inside(p, req, err);
+    res->content_type = p->voice->stream_type;
     res->stream = (kv_http_stream){.next = next_late, .free = free_passage, .ctx = p};
     return KV_OK;
 }

@@ -49,7 +49,7 @@ void kv_gate_ask_to_close(kv_gate *g);
 bool kv_gate_look(kv_gate *g);
 void kv_gate_look_away(kv_gate *g);
 
-/* Runs a handler inside, waiting for the model where need be. streams: a body with "stream": true is answered by one. */
+/* Runs a handler inside, waiting for the model where need be. streams: a body that asks for it is answered by one. */
 kv_status kv_gate_serve(kv_http_handler handler, bool streams, struct kv_app *app, kv_http_request *req,
                         kv_http_response *res, kv_error *err);
 
@@ -57,6 +57,9 @@ kv_status kv_gate_serve(kv_http_handler handler, bool streams, struct kv_app *ap
 typedef struct kv_gate_voice {
     void (*ping)(kv_buf *out);
     void (*error)(kv_buf *out, const kv_http_request *req, const kv_error *err); /* the last that is said */
+    void (*whole)(kv_buf *out, const kv_buf *body); /* an answer that is no stream; NULL = an SSE event of it */
+    const char *stream_type;                        /* NULL = "text/event-stream" */
+    bool by_default;                                /* a body streams unless it has "stream": false */
 } kv_gate_voice;
 /* The same in an API's own words; `voice` is static. kv_gate_serve speaks OpenAI's. */
 kv_status kv_gate_serve_as(const kv_gate_voice *voice, kv_http_handler handler, bool streams, struct kv_app *app,

@@ -392,6 +392,17 @@ describe('names, sleep and --plain-json', { skip }, () => {
     assert.equal((await client.generate({ model: 'tiny', prompt: 'x', images: ['AA=='], ...bare('ok') })).response, 'ok');
     assert.equal((await client.generate({ model: 'tiny', prompt: '', keep_alive: 0 })).done_reason, 'unload');
     await sleeps(3);
+    // A stream is answered while the model is still on its way: what goes wrong then is a line, and so is what is whole.
+    await assert.rejects(async () => {
+      for await (const part of await client.chat({ model: 'tiny', messages: [user('x')], stream: true, options: { temperature: 'hot' } })) assert.ok(part);
+    }, /temperature/);
+    await client.generate({ model: 'tiny', prompt: '', keep_alive: 0 });
+    await sleeps(4);
+    const late = await fetch(`${server.url}/api/generate`, { method: 'POST', body: JSON.stringify({ model: 'tiny', prompt: '' }) });
+    assert.match(late.headers.get('content-type'), /^application\/x-ndjson/);
+    const lines = (await late.text()).trimEnd().split('\n').map((line) => JSON.parse(line));
+    assert.equal(lines.at(-1).done_reason, 'load');
+    assert.ok(lines.slice(0, -1).every((l) => l.response === '' && l.done === false));
     await server.stop();
   });
 

@@ -365,11 +365,55 @@ static kv_status serve_unload(kv_app *app, bool generate, kv_http_request *req, 
 }
 
 static kv_status serve(kv_app *app, bool generate, kv_http_request *req, kv_http_response *res, kv_error *err) {
+/* While the model is loaded: lines as pings of a running answer are (ollama_answer.c). Which model it is, the first real
+ * one says. */
+static void say_line(kv_buf *out, bool generate) {
+    char nameless[] = "";
+    json_t *object = kv_ollama_object(&(kv_ollama){.generate = generate, .model = nameless}, "", 0, false);
+    json_object_del(object, "model");
+    kv_json_dump_new(out, object);
+    kv_buf_adds(out, "\n");
+}
+
+static void ping_chat(kv_buf *out) {
+    say_line(out, false);
+}
+
+static void ping_generate(kv_buf *out) {
+    say_line(out, true);
+}
+
+static void say_error(kv_buf *out, const kv_http_request *req, const kv_error *err) {
+    (void)req;
+    kv_ollama_error_body(out, err);
+    kv_buf_adds(out, "\n");
+}
+
+static void say_whole(kv_buf *out, const kv_buf *body) {
+    kv_buf_add(out, body->data, body->len);
+    kv_buf_adds(out, "\n");
+}
+
+static const kv_gate_voice chat_voice = {
+    .ping = ping_chat,
+    .error = say_error,
+    .whole = say_whole,
+    .stream_type = "application/x-ndjson",
+    .by_default = true,
+};
+static const kv_gate_voice generate_voice = {
+    .ping = ping_generate,
+    .error = say_error,
+    .whole = say_whole,
+    .stream_type = "application/x-ndjson",
+    .by_default = true,
+};
+
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
     if (peek_unload(req, generate)) return serve_unload(app, generate, req, res, err);
-    /* The gate's own stream while it waits is made of SSE events: here the answer begins when the model is there. */
-    return kv_gate_serve(generate ? inside_generate : inside_chat, false, app, req, res, err);
+    if (generate) return kv_gate_serve_as(&generate_voice, inside_generate, true, app, req, res, err);
+    return kv_gate_serve_as(&chat_voice, inside_chat, true, app, req, res, err);
 }
 
 kv_status kv_serve_ollama_chat(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
