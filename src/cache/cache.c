@@ -1,5 +1,6 @@
 #include "cache/cache_private.h"
 #include "cache/namespace.h"
+#include "cache/pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     kv_pool_init(&c->pool, cfg->queue_bytes, cfg->ram_bytes, cfg->read_bytes);
     pthread_mutex_init(&c->scope_mutex, NULL);
     pthread_mutex_init(&c->mutex, NULL);
+    pthread_mutex_init(&c->pieces_mutex, NULL);
     pthread_cond_init(&c->quiet, NULL);
     pthread_cond_init(&c->settled, NULL);
     if (cfg->store) kv_store_on_gone(cfg->store, kv_cache_gone, c);
@@ -74,8 +76,10 @@ void kv_cache_free(kv_cache *c) {
     free(c->scopes);
     free(c->hungry);
     free(c->probe_build);
+    kv_pieces_free(c->pieces);
     pthread_mutex_destroy(&c->scope_mutex);
     pthread_mutex_destroy(&c->mutex);
+    pthread_mutex_destroy(&c->pieces_mutex);
     pthread_cond_destroy(&c->quiet);
     pthread_cond_destroy(&c->settled);
     free(c);

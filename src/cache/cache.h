@@ -93,7 +93,7 @@ uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us);
 /* Waits until what was captured is in the tree and, with a store, on disk or refused by it, at most timeout_us (with an
  * inline io: runs its jobs as long as that). True: nothing waits any more. More may be captured afterwards. */
 bool kv_cache_settle(kv_cache *c, int64_t timeout_us);
-/* Memory keeps only what is not on disk. */
+/* Memory keeps only what is not on disk. Nobody looks at a prompt meanwhile (respell.h). */
 void kv_cache_let_go_of_copies(kv_cache *c);
 /* Every lookup and trail is freed before, and the io has nothing left to run. */
 void kv_cache_free(kv_cache *c);

@@ -6,6 +6,8 @@
  *   flush.c    the end: what waits for the disk, the most valuable first
  *   rest.c     while the engine is gone and the cache stays
  *   lookup.c   from a prompt to a position and the records that lead there
+ *   respell.c  the prompt's bytes in the tokens that are stored for them
+ *   pieces.c   a vocabulary by its bytes
  *   restore.c  those records into the engine, read from the disk while others compute
  *   trail.c    what a running sequence leaves behind
  *   probe.c    whether what another engine build left can be used
@@ -66,6 +68,8 @@ struct kv_cache {
     kv_cache_stats stats;
     char *probe_build;        /* owned; the engine's, once kv_probe_run has looked */
     atomic_bool probe_wanted; /* the next prompt that suits is noted */
+    pthread_mutex_t pieces_mutex; /* held while they are made; nothing else is locked then */
+    struct kv_pieces *pieces;     /* owned; the model's vocabulary, once a prompt was respelled. NULL = not yet */
 };
 
 /* cache.c */
@@ -115,6 +119,10 @@ bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node);
 /* Caller holds the mutex, which is given up while waiting. Until both flags are false, at most until the clock says
  * `until`; an inline io's jobs are run meanwhile. */
 void kv_cache_wait_while(kv_cache *c, const bool *one, const bool *other, int64_t until);
+
+/* lookup.c */
+/* Children known by key alone are put apart; one whose tokens are gone is forgotten. False: one cannot be read now. */
+bool kv_cache_settle_children(kv_cache *c, kv_radix_node *parent);
 
 /* restore.c */
 void kv_cache_feed_hungry(kv_cache *c); /* after room to read into was given back */

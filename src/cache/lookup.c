@@ -85,8 +85,7 @@ static int32_t compare_candidate(const kv_lookup *l, const sight *s) {
     return (int32_t)shared;
 }
 
-/* Children known by key alone are put apart; one whose tokens are gone is forgotten. False: one cannot be read now. */
-static bool settle(kv_cache *c, kv_radix_node *parent) {
+bool kv_cache_settle_children(kv_cache *c, kv_radix_node *parent) {
     for (int tries = 0; tries < MAX_FORGOTTEN; tries++) {
         kv_radix_node *bad;
         if (kv_radix_settle(&bad, c->tree, parent, kv_cache_tokens_of, c, NULL) == KV_OK) return true;
@@ -102,7 +101,7 @@ static void see(sight *s, kv_lookup *l) {
         kv_radix_find(&s->match, c->tree, l->root, l->tokens, (size_t)l->n);
         if (!s->match.unsettled) break;
         kv_radix_node *parent = s->match.n_path ? s->match.path[s->match.n_path - 1] : l->root;
-        again = settle(c, parent); /* else go without a sibling */
+        again = kv_cache_settle_children(c, parent); /* else go without a sibling */
         if (again) kv_radix_match_free(&s->match, c->tree);
     }
     s->path_end = s->match.n_path * c->cfg.block;
@@ -133,7 +132,7 @@ static bool covers(const kv_lookup *l, const kv_radix_node *node, int32_t upto, 
 /* A sibling of a path block that has what the block itself lacks. */
 static kv_radix_node *sibling_of(const kv_lookup *l, sight *s, kv_radix_node *node, int32_t upto, kv_radix_slot slot) {
     kv_radix_node *peers[MAX_PEERS], *found = NULL;
-    if (!settle(l->cache, kv_radix_parent(node))) return NULL;
+    if (!kv_cache_settle_children(l->cache, kv_radix_parent(node))) return NULL;
     int n = kv_radix_peers(peers, MAX_PEERS, l->cache->tree, node, upto - kv_radix_start(node));
     for (int i = 0; i < n; i++) {
         if (!found && covers(l, peers[i], upto, slot)) found = hold(s, peers[i]);
@@ -172,7 +171,7 @@ static kv_radix_node *kept_in_block(const kv_lookup *l, sight *s, int32_t q, int
     }
     kv_radix_node *node = s->match.path[q / l->cache->cfg.block];
     if (q + l->cache->cfg.block <= limit && is_there(l, node, slot)) return node;
-    if (!settle(l->cache, kv_radix_parent(node))) return NULL;
+    if (!kv_cache_settle_children(l->cache, kv_radix_parent(node))) return NULL;
     int n = kv_radix_prefixes(prefixes, MAX_PEERS, l->cache->tree, node); /* the longest first */
     for (int i = 0; i < n; i++) {
         bool fits = q + kv_radix_n_tokens(prefixes[i]) <= limit && is_there(l, prefixes[i], slot);

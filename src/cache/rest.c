@@ -1,6 +1,7 @@
 /* cache/rest.c: while the engine is gone and the cache stays: all that was captured goes to disk, and memory keeps what
  * is nowhere else. */
 #include "cache/cache_private.h"
+#include "cache/pieces.h"
 
 bool kv_cache_settle(kv_cache *c, int64_t timeout_us) {
     int64_t until = kv_now_us(c->cfg.clock) + timeout_us;
@@ -30,4 +31,8 @@ static void let_go_of_copies(void *cache, kv_radix_node *node) {
 void kv_cache_let_go_of_copies(kv_cache *c) {
     if (c->cfg.store) kv_radix_walk(c->tree, let_go_of_copies, c);
     kv_pool_free_spare(&c->pool);
+    pthread_mutex_lock(&c->pieces_mutex); /* no prompt is looked at meanwhile */
+    kv_pieces_free(c->pieces);
+    c->pieces = NULL;
+    pthread_mutex_unlock(&c->pieces_mutex);
 }

@@ -150,6 +150,7 @@ typedef struct kv_model_ops {
                           bool parse_special, kv_error *);
     void (*piece)(kv_buf *out, const kv_model *, kv_token token, bool special);
     bool (*is_eog)(const kv_model *, kv_token token);
+    bool (*is_special)(const kv_model *, kv_token token);
     kv_status (*engine_new)(kv_engine **out, kv_model *, const kv_engine_params *, kv_error *);
     kv_status (*sampler_new)(kv_sampler **out, const kv_model *, const kv_sampling *, const kv_chat_prompt *,
                              kv_error *);
@@ -184,6 +185,12 @@ static inline void kv_model_piece(kv_buf *out, const kv_model *m, kv_token token
 }
 static inline bool kv_model_is_eog(const kv_model *m, kv_token t) {
     return m->ops->is_eog(m, t);
+}
+
+/* A token that means more than the bytes it spells: control and unknown tokens, those that end an answer, and tokens that
+ * were added to the vocabulary by their text ("<think>"), but for added runs of blanks. */
+static inline bool kv_model_is_special(const kv_model *m, kv_token t) {
+    return m->ops->is_special(m, t);
 }
 
 /* ── chat: templates, parsing, schemas (libllama-common, JSON in and out) ──────────────────────────────────────── */

@@ -91,6 +91,11 @@ static bool fake_is_eog(const kv_model *model, kv_token token) {
     return token == EOS || token == IM_END || token == END_OF_TEXT;
 }
 
+static bool fake_is_special(const kv_model *model, kv_token token) {
+    const kv_fake_model *m = kv_fake_model_of(model);
+    return m->vocab ? kv_model_is_special(m->vocab, token) : token < 0 || token > 255;
+}
+
 /* Which tokens an answer is made of, which end it, and which should hardly ever be drawn. */
 static void sort_tokens(kv_fake_model *m) {
     int32_t n = m->base.info.n_vocab;
@@ -193,6 +198,7 @@ static const kv_model_ops fake_model_ops = {
     .tokenize = fake_tokenize,
     .piece = fake_piece,
     .is_eog = fake_is_eog,
+    .is_special = fake_is_special,
     .engine_new = kv_fake_engine_new,
     .sampler_new = kv_fake_sampler_new,
     .fingerprint = kv_fake_fingerprint,

@@ -288,6 +288,18 @@ static bool is_eog(const kv_model *m, kv_token token) {
     return token >= 0 && token < m->info.n_vocab && llama_vocab_is_eog(self_const(m)->vocab, token);
 }
 
+static bool is_special(const kv_model *m, kv_token token) {
+    if (token < 0 || token >= m->info.n_vocab || is_eog(m, token)) return true;
+    enum llama_token_attr attr = llama_vocab_get_attr(self_const(m)->vocab, token);
+    if (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) return true;
+    if (!(attr & LLAMA_TOKEN_ATTR_USER_DEFINED)) return false;
+    kv_buf text = {0};
+    piece(&text, m, token, true);
+    bool blank = strspn(kv_buf_str(&text), " \t\r\n") == text.len; /* Gemma's runs of newlines and spaces */
+    kv_buf_free(&text);
+    return !blank;
+}
+
 static kv_status sampler_new(kv_sampler **out, const kv_model *m, const kv_sampling *s, const kv_chat_prompt *chat,
                              kv_error *err) {
     *out = NULL;
@@ -329,6 +341,7 @@ static const kv_model_ops ops = {
     .tokenize = tokenize,
     .piece = piece,
     .is_eog = is_eog,
+    .is_special = is_special,
     .engine_new = kv_llama_engine_new,
     .sampler_new = sampler_new,
     .fingerprint = kv_llama_fingerprint,

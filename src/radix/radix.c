@@ -314,6 +314,63 @@ int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *no
     return found;
 }
 
+/* A leaf below a link: by the bits of the token number `at`, and from there on one that ends as late as may be. */
+static kv_radix_node *walk_to(link_t l, int32_t at, kv_token token) {
+    while (is_inner(l)) {
+        uint32_t t = as_inner(l)->bit / BITS_PER_TOKEN, b = as_inner(l)->bit % BITS_PER_TOKEN;
+        int side = b == 0;
+        if (b && (int32_t)t == at) side = (int)((uint32_t)token >> (32 - b) & 1);
+        l = as_inner(l)->child[side];
+    }
+    return as_node(l);
+}
+
+kv_radix_node *kv_radix_any_child(bool *unsettled, kv_radix *r, kv_radix_node *node) {
+    pthread_rwlock_rdlock(&r->lock);
+    kv_radix_node *n = walk_to(node->trie, -1, 0);
+    if (n) referenced(n);
+    *unsettled = node->unsettled != NULL;
+    pthread_rwlock_unlock(&r->lock);
+    return n;
+}
+
+int kv_radix_partings(int32_t *out, int room, kv_radix *r, kv_radix_node *node) {
+    int n = 0;
+    pthread_rwlock_rdlock(&r->lock);
+    link_t below = link_node(node);
+    for (inner *i = node->up; i; below = link_inner(i), i = i->up) {
+        int32_t t = (int32_t)(i->bit / BITS_PER_TOKEN);
+        bool only_ends = i->bit % BITS_PER_TOKEN == 0 && i->child[1] == below;
+        if (only_ends || (n && out[n - 1] == t)) continue;
+        if (n == room) break;
+        out[n++] = t;
+    }
+    pthread_rwlock_unlock(&r->lock);
+    for (int a = 0, b = n - 1; a < b; a++, b--) {
+        int32_t t = out[a];
+        out[a] = out[b];
+        out[b] = t;
+    }
+    return n;
+}
+
+kv_radix_node *kv_radix_sibling_at(kv_radix *r, kv_radix_node *node, int32_t shared, kv_token own, kv_token other) {
+    uint32_t bit = (uint32_t)shared * BITS_PER_TOKEN;
+    if (shared < node->n_tokens) {
+        if (own == other) return NULL;
+        bit += 1 + (uint32_t)__builtin_clz((uint32_t)own ^ (uint32_t)other);
+    }
+    kv_radix_node *found = NULL;
+    pthread_rwlock_rdlock(&r->lock);
+    link_t below = link_node(node);
+    inner *i = node->up;
+    for (; i && i->bit > bit; i = i->up) below = link_inner(i);
+    /* All below this inner node agree before `bit`; the other side has there what `other` has. */
+    if (i && i->bit == bit) found = referenced(walk_to(i->child[i->child[0] == below], shared, other));
+    pthread_rwlock_unlock(&r->lock);
+    return found;
+}
+
 /* ── adding ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void set_up(link_t l, inner *up) {

@@ -98,6 +98,15 @@ int kv_radix_prefixes(kv_radix_node **out, int room, kv_radix *r, kv_radix_node 
 /* The siblings (`node` itself among them) that share their first `n` tokens with `node`, at most `room` of them, each
  * referenced: any of them may have the cells of the shared part. */
 int kv_radix_peers(kv_radix_node **out, int room, kv_radix *r, kv_radix_node *node, int32_t n);
+/* A child of `node`, any but the ones that another child goes on from; NULL without one. *unsettled as in a match.
+ * Referenced. */
+kv_radix_node *kv_radix_any_child(bool *unsettled, kv_radix *r, kv_radix_node *node);
+/* Where siblings go on otherwise than `node`: how many of its first tokens they share with it, ascending, each number
+ * once, at most `room`; its own length where siblings go on from its end. Those that only end earlier do not count. */
+int kv_radix_partings(int32_t *out, int room, kv_radix *r, kv_radix_node *node);
+/* A sibling that shares the first `shared` tokens of `node` and may have `other` behind them, where `node` has `own`
+ * (meaningless at its end). Blind, as a match's candidate is: its tokens tell. Referenced; NULL: no sibling has. */
+kv_radix_node *kv_radix_sibling_at(kv_radix *r, kv_radix_node *node, int32_t shared, kv_token own, kv_token other);
 /* Remove a leaf that only the caller references (its reference is consumed). False: it has children or other
  * references; nothing changed and the caller keeps its reference. */
 bool kv_radix_remove(kv_radix *r, kv_radix_node *node);

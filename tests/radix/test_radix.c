@@ -146,6 +146,37 @@ static void check_find(model *m) {
     kv_radix_match_free(&match, m->r);
 }
 
+/* Where siblings go on otherwise than a node, and the siblings that are found there, are those of the list. */
+static void check_partings(model *m) {
+    const entry *own = &m->e[rnd(m, (uint32_t)m->n)];
+    kv_radix_node *node = own->node, *parent = kv_radix_parent(node);
+    int q = kv_radix_start(node), len = kv_radix_n_tokens(node), n_want = 0;
+    bool want[B + 1] = {false}, unsettled;
+    for (int i = 0; i < m->n; i++) {
+        const entry *e = &m->e[i];
+        if (kv_radix_parent(e->node) != parent || e->node == node) continue;
+        int shared = (int)kv_tokens_common(own->path + q, (size_t)len, e->path + q, (size_t)(e->n - q));
+        if (q + shared == e->n) continue;
+        want[shared] = true;
+        kv_token mine = shared < len ? own->path[q + shared] : 0, other = e->path[q + shared];
+        kv_radix_node *found = kv_radix_sibling_at(m->r, node, shared, mine, other);
+        kv_token tokens[B];
+        assert_non_null(found);
+        assert_true(tokens_of(m, found, tokens) && kv_radix_n_tokens(found) > shared);
+        assert_memory_equal(tokens, e->path + q, (size_t)(shared + 1) * sizeof *tokens);
+        kv_radix_unref(m->r, found);
+        if (shared < len) assert_null(kv_radix_sibling_at(m->r, node, shared, other, other)); /* no parting */
+    }
+    int32_t partings[B + 1];
+    int n = kv_radix_partings(partings, B + 1, m->r, node);
+    for (int i = 0; i <= B; i++) n_want += want[i];
+    assert_int_equal(n, n_want);
+    for (int i = 0; i < n; i++) assert_true(want[partings[i]] && (i == 0 || partings[i] > partings[i - 1]));
+    kv_radix_node *any = kv_radix_any_child(&unsettled, m->r, parent);
+    assert_true(!unsettled && any && kv_radix_parent(any) == parent);
+    kv_radix_unref(m->r, any);
+}
+
 static void remove_some(model *m) {
     int i = (int)rnd(m, (uint32_t)m->n);
     bool has_child = false;
@@ -177,7 +208,8 @@ static void random_operations_equal_the_naive_model(void **state) {
         uint32_t what = rnd(&m, 10);
         if (what < 3 && m.n < MAX_NODES - MAX_LEN / B - 1) add_path(&m, path, random_path(&m, path));
         else if (what < 5 && m.n) remove_some(&m);
-        else check_find(&m);
+        else if (what < 8 || !m.n) check_find(&m);
+        else check_partings(&m);
         if (step % 100 == 0) kv_radix_check(m.r, tokens_of, &m);
     }
     kv_radix_check(m.r, tokens_of, &m);
