@@ -32,7 +32,8 @@ if ! cmp -s "$ours/requirements.txt" "$work/venv/.requirements"; then
 fi
 models=$work/models
 if [ "$ours/models.py" -nt "$models/words.gguf" ]; then
-  "$python" "$ours/models.py" "$models" build/models/tiny/llama.gguf build/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  "$python" "$ours/models.py" "$models" build/models/tiny/llama.gguf build/models/SmolLM2-135M-Instruct.Q4_1.gguf \
+    build/engine/source/tools/server/tests/unit
 fi
 
 # A copy, laid out as in its repository: the tests write beside themselves and read ../../../models/templates.

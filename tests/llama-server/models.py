@@ -1,17 +1,19 @@
 """Makes the small models that the suite's presets ask for and no package ships.
 
-usage: models.py DIR TINY_LLAMA_GGUF SMOLLM2_GGUF
+usage: models.py DIR TINY_LLAMA_GGUF SMOLLM2_GGUF UNIT_TESTS_DIR
 
   DIR/words.gguf   a llama of two narrow layers with SmolLM2's tokenizer and template: as quick as the 260K stories
                    model that most tests are written for, and its prompts have about as many tokens
-  DIR/embed.gguf   the same, its vector that of the last token, for /v1/embeddings
-  DIR/rank.gguf    the same as a qwen3 with a reranker's head and template, for /v1/rerank
+  DIR/embed.gguf   a bert of two narrow layers whose vocabulary is the words of the tests about embeddings: as with
+                   the trained one, a token a word and a mark at either end
+  DIR/rank.gguf    the words model as a qwen3 with a reranker's head and template, for /v1/rerank
   DIR/infill.gguf  the tiny llama of scripts/make-fixtures.sh, its metadata naming fill-in-the-middle tokens
 
 Random weights: what the tests ask is shapes, counts and errors. Those that ask for a trained model's words or ranks
 are listed as such in expected.json.
 """
 import pathlib
+import re
 import sys
 
 import gguf
@@ -65,6 +67,53 @@ def words(path, donor, arch='llama', ranks=False, pooling=None):
     finish(out)
 
 
+def encoder(path, tests):
+    """As bge-small: attention both ways, a vector for each of 512 positions, the first token's vector is the text's."""
+    random = np.random.default_rng(12)
+    found = sorted({w for text in tests for w in re.findall(r'[a-z]+', text.read_text(encoding='utf-8').lower())})
+    letters = [c for c in map(chr, range(33, 127)) if not c.isupper()]
+    marks = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    tokens = list(dict.fromkeys(marks + [f'\u2581{w}' for w in found + letters] + letters))
+    out = gguf.GGUFWriter(path, 'bert')
+    out.add_name('tiny-bert')
+    out.add_vocab_size(len(tokens))
+    out.add_context_length(512)
+    out.add_embedding_length(64)
+    out.add_feed_forward_length(128)
+    out.add_block_count(2)
+    out.add_head_count(2)
+    out.add_layer_norm_eps(1e-6)
+    out.add_causal_attention(False)
+    out.add_pooling_type(gguf.PoolingType.CLS)
+    out.add_tokenizer_model('bert')
+    out.add_tokenizer_pre('default')
+    out.add_token_list(tokens)
+    out.add_token_types([gguf.TokenType.CONTROL if t in marks else gguf.TokenType.NORMAL for t in tokens])
+    out.add_token_type_count(2)
+    for name, mark in (('padding', 0), ('unknown', 1), ('bos', 2), ('cls', 2), ('seperator', 3), ('mask', 4)):
+        out.add_uint32(f'tokenizer.ggml.{name}_token_id', mark)
+
+    def matrix(tensor, rows, columns, deviation):
+        out.add_tensor(f'{tensor}.weight', random.normal(0, deviation, (rows, columns)).astype(np.float32))
+
+    def vector(tensor, value, width=64):
+        out.add_tensor(tensor, np.full(width, value, np.float32))
+
+    for tensor, rows in (('token_embd', len(tokens)), ('token_types', 2), ('position_embd', 512)):
+        matrix(tensor, rows, 64, 0.5)
+    norms = ['token_embd_norm']
+    for layer in range(2):
+        for part, rows, columns in (('attn_q', 64, 64), ('attn_k', 64, 64), ('attn_v', 64, 64), ('attn_output', 64, 64),
+                                    ('ffn_up', 128, 64), ('ffn_down', 64, 128)):
+            matrix(f'blk.{layer}.{part}', rows, columns, columns ** -0.5)
+            vector(f'blk.{layer}.{part}.bias', 0, rows)
+        norms += [f'blk.{layer}.attn_output_norm', f'blk.{layer}.layer_output_norm']
+    for norm in norms:
+        vector(f'{norm}.weight', 1)
+        vector(f'{norm}.bias', 0)
+    finish(out)
+
+
 def infill(path, donor):
     """Copies `donor`; tokens 1 to 3 become the prefix, suffix and middle marks."""
     reader = gguf.GGUFReader(donor)
@@ -100,5 +149,6 @@ if __name__ == '__main__':
     directory.mkdir(parents=True, exist_ok=True)
     infill(directory / 'infill.gguf', sys.argv[2])
     words(directory / 'words.gguf', sys.argv[3])
-    words(directory / 'embed.gguf', sys.argv[3], pooling=gguf.PoolingType.LAST)
+    unit = pathlib.Path(sys.argv[4])
+    encoder(directory / 'embed.gguf', [unit / 'test_embedding.py', unit / 'test_metrics.py'])
     words(directory / 'rank.gguf', sys.argv[3], 'qwen3', ranks=True, pooling=gguf.PoolingType.RANK)
