@@ -423,6 +423,7 @@ static void fill_info(kv_llama_model *m, const char *path, const char *arch) {
     info->size_bytes = llama_model_size(lm);
     info->is_recurrent = llama_model_is_recurrent(lm);
     info->is_hybrid = llama_model_is_hybrid(lm);
+    info->is_encoder = is_encoder(arch);
 }
 
 static char *adapter_text(const struct llama_adapter_lora *a, const char *key) {
@@ -436,7 +437,6 @@ static kv_status load_loras(kv_llama_model *m, const kv_model_params *p, kv_erro
     m->lora_scales = kv_alloc((size_t)p->n_loras * sizeof *m->lora_scales);
     m->lora_paths = kv_alloc((size_t)p->n_loras * sizeof *m->lora_paths);
     m->lora_infos = kv_alloc((size_t)p->n_loras * sizeof *m->lora_infos);
-    info->is_encoder = is_encoder(arch);
     for (int i = 0; i < p->n_loras; i++) {
         const kv_lora_spec *spec = &p->loras[i];
         if (!isfinite(spec->scale))
