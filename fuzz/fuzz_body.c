@@ -17,7 +17,7 @@ static void check_params(const kv_params *p) {
     KV_CHECK(p->n_predict >= -1 && p->n_probs >= 0 && p->n_probs <= KV_PARAMS_MAX_PROBS);
     KV_CHECK(p->n_stops >= 0 && p->n_stops <= KV_PARAMS_MAX_STOPS);
     KV_CHECK(p->sampling.mirostat >= 0 && p->sampling.mirostat <= 2);
-    json_t *shown = kv_params_json(p, false);
+    json_t *shown = kv_params_json(p, app.model, false);
     KV_CHECK(json_is_object(shown));
     json_decref(shown);
 }

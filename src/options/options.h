@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KV_CACHE_RAM_AUTO   -2
+#define KV_CACHE_RAM_AUTO   (-2)
 #define KV_CACHE_DISK_AUTO  (-1)
 #define KV_OPTIONS_MAX_LIST 32
 
