@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/advice.h"
 #include "api/shapes.h"
 
 /* Enough to recognise the place, and little beside any prompt that is worth caching. */
@@ -32,6 +33,7 @@ bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt) {
     out->computed = t->n_prompt;
     out->restore_ms = t->restore_ms;
     out->prefill_ms = t->prompt_ms;
+    out->matched = t->n_matched;
     if (j->params.cache_prompt) kv_account_set_miss(out, t->miss, t->miss_position, t->elsewhere);
     else out->miss = KV_MISS_DISABLED;
     return true;
@@ -49,6 +51,7 @@ kv_account kv_account_of_job(const kv_job *j) {
         sum.prefill_ms += a.prefill_ms;
         if (sum.miss != KV_MISS_NONE) continue;
         kv_account_set_miss(&sum, a.miss, a.position, a.elsewhere);
+        sum.matched = a.matched;
         sum.prompt = p;
     }
     return sum;
@@ -77,22 +80,6 @@ void kv_account_explain(kv_buf *out, const kv_account *a) {
     if (a->elsewhere[0]) kv_buf_addf(out, ": %s", a->elsewhere);
 }
 
-/* What the user can do about it; NULL where there is nothing, or nothing to be done. */
-static const char *hint(const kv_account *a, size_t n_prompt) {
-    switch (a->miss) {
-    case KV_MISS_DIVERGED:
-        if (a->position <= 0 || (size_t)a->position >= n_prompt / 2) return NULL;
-        return "nothing behind this place can be reused: if these prompts should share more, look here for what "
-               "changes "
-               "with each request, such as a date, an id, or the order of tools, and move it towards the end";
-    case KV_MISS_NOT_STORED: return "more memory for what is kept (--cache-ram) keeps it longer";
-    case KV_MISS_DISABLED: return "cache_prompt is false, kvasir.store is false, or the server runs without its cache";
-    case KV_MISS_OTHER_NAMESPACE: return "start the server with the settings it was stored under to use it again";
-    case KV_MISS_NO_MEMORY: return "the context was full: a larger -c, or fewer requests at a time, leave room";
-    default: return NULL;
-    }
-}
-
 /* Bytes at the start that belong to a character of the token before. */
 static size_t cut_character(const char *s, size_t n) {
     size_t i = 0;
@@ -116,19 +103,23 @@ bool kv_account_text(kv_buf *out, const kv_model *model, const kv_tokens *prompt
 
 /* ── JSON, header, ledger ──────────────────────────────────────────────────────────────────────────────────────── */
 
-json_t *kv_account_miss(const kv_model *model, const kv_tokens *prompt, const kv_account *a) {
+json_t *kv_account_miss(const kv_asked *q, const kv_account *a) {
     if (a->miss == KV_MISS_NONE) return json_null();
     kv_buf text = {0};
     kv_account_explain(&text, a);
     json_t *o = json_pack("{s:s, s:i, s:o}", "reason", kv_account_reason(a->miss), "position", (int)a->position,
                           "explanation", kv_json_text(kv_buf_str(&text), text.len));
     kv_buf_clear(&text);
-    if (kv_account_text(&text, model, prompt, a->position))
+    if (kv_account_text(&text, q->model, q->tokens, a->position))
         json_object_set_new(o, "text", kv_json_text(kv_buf_str(&text), text.len));
+    kv_buf_clear(&text);
+    if (kv_advice(&text, q, a)) json_object_set_new(o, "hint", kv_json_text(kv_buf_str(&text), text.len));
     kv_buf_free(&text);
-    const char *advice = hint(a, prompt->len);
-    if (advice) json_object_set_new(o, "hint", json_string(advice));
     return o;
+}
+
+static kv_asked asked(const kv_job *j, int prompt) {
+    return kv_asked_of(j->app, &j->params, &j->prompts.list[prompt], j->chat);
 }
 
 static double microseconds(double ms) {
@@ -137,7 +128,8 @@ static double microseconds(double ms) {
 
 void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a) {
     if (j->app->opt->plain_json) return;
-    json_t *miss = kv_account_miss(j->app->model, &j->prompts.list[a->prompt], a);
+    const kv_asked q = asked(j, a->prompt);
+    json_t *miss = kv_account_miss(&q, a);
     json_t *canonicalised = j->params.canonicalised ? kv_canonical_names(j->params.canonicalised) : NULL;
     json_object_set_new(answer, "kvasir",
                         json_pack("{s:{s:i, s:i, s:i}, s:i, s:f, s:f, s:o, s:o*}", "cached", "engine", (int)a->engine,
@@ -158,11 +150,15 @@ void kv_account_record(kv_job *j) {
     kv_account a;
     for (int p = 0; p < j->prompts.n; p++) {
         if (!kv_account_of_prompt(&a, j, p)) continue;
-        kv_buf text = {0};
-        bool has_text =
-            a.miss != KV_MISS_NONE && kv_account_text(&text, j->app->model, &j->prompts.list[p], a.position);
-        kv_ledger_add(j->app->ledger, j->request_id, j->scope, &a, has_text ? kv_buf_str(&text) : NULL);
+        kv_buf text = {0}, hint = {0};
+        const kv_asked q = asked(j, p);
+        bool missed = a.miss != KV_MISS_NONE;
+        bool has_text = missed && kv_account_text(&text, q.model, q.tokens, a.position);
+        bool has_hint = missed && kv_advice(&hint, &q, &a);
+        kv_ledger_add(j->app->ledger, j->request_id, j->scope, &a, has_text ? kv_buf_str(&text) : NULL,
+                      has_hint ? kv_buf_str(&hint) : NULL);
         kv_buf_free(&text);
+        kv_buf_free(&hint);
     }
     kv_ledger_canonicalised(j->app->ledger, j->params.canonicalised);
     if (j->first_token_us) kv_ledger_first_token(j->app->ledger, (double)(j->first_token_us - j->started_us) / 1e3);

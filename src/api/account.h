@@ -14,7 +14,7 @@
 #ifndef KV_API_ACCOUNT_H
 #define KV_API_ACCOUNT_H
 
-#include "api/job.h"
+#include "api/advice.h"
 
 /* A miss's reason, and of OTHER_NAMESPACE what differs there (borrowed; may be NULL). */
 void kv_account_set_miss(kv_account *a, kv_miss miss, int32_t position, const char *elsewhere);
@@ -27,7 +27,7 @@ kv_account kv_account_of_job(const kv_job *j);
 void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a);
 /* {"reason", "position", "explanation"} with "text" (the prompt's own, from there on) and "hint" where there are any;
  * null without a miss. A new value. */
-json_t *kv_account_miss(const kv_model *model, const kv_tokens *prompt, const kv_account *a);
+json_t *kv_account_miss(const kv_asked *q, const kv_account *a);
 /* The prompt's text from `position` on, about 32 tokens of it, valid UTF-8. False when it is past the end. */
 bool kv_account_text(kv_buf *out, const kv_model *model, const kv_tokens *prompt, int32_t position);
 /* The reason as a sentence, with what differs elsewhere. Appended. */

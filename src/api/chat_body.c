@@ -229,6 +229,10 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
         }
         if (st != KV_OK) blame(err, params, body);
     }
+    if (st == KV_OK) {
+        params->messages = json_incref(r.messages);
+        params->tools = json_incref(r.shown ? r.shown : r.tools);
+    }
     free_reading(&r);
     if (st != KV_OK) return st;
     if (!kv_chat_prompt_thinks(*out)) params->sampling.reasoning_budget = -1;

@@ -34,6 +34,7 @@ void kv_ledger_free(kv_ledger *l) {
     if (!l) return;
     for (int i = 0; i < KV_LEDGER_MISSES; i++) {
         free(l->miss[i].text);
+        free(l->miss[i].hint);
         free(l->scope[i]);
     }
     pthread_mutex_destroy(&l->mutex);
@@ -53,9 +54,11 @@ static char *shortened(const char *text) {
     return kv_strndup(text, n > KV_LEDGER_TEXT_MAX ? kv_utf8_complete(text, KV_LEDGER_TEXT_MAX) : n);
 }
 
-void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_account *a, const char *text) {
+void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_account *a, const char *text,
+                   const char *hint) {
     if (!l) return;
-    char *copy = text ? shortened(text) : NULL, *whose = kv_strdup(scope ? scope : "");
+    char *copy = text ? shortened(text) : NULL, *advice = hint ? shortened(hint) : NULL;
+    char *whose = kv_strdup(scope ? scope : "");
     pthread_mutex_lock(&l->mutex);
     l->totals.engine += (uint64_t)a->engine;
     l->totals.ram += (uint64_t)a->ram;
@@ -66,15 +69,17 @@ void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_acc
     if (a->miss != KV_MISS_NONE) {
         uint64_t at = l->n_misses++ % KV_LEDGER_MISSES;
         kv_ledger_miss *m = &l->miss[at];
-        char *old = m->text, *old_scope = l->scope[at];
-        *m = (kv_ledger_miss){.time = kv_wall_seconds(), .account = *a, .text = copy};
+        char *old = m->text, *old_hint = m->hint, *old_scope = l->scope[at];
+        *m = (kv_ledger_miss){.time = kv_wall_seconds(), .account = *a, .text = copy, .hint = advice};
         snprintf(m->id, sizeof m->id, "%s", id);
         l->scope[at] = whose;
         copy = old;
+        advice = old_hint;
         whose = old_scope;
     }
     pthread_mutex_unlock(&l->mutex);
     free(copy);
+    free(advice);
     free(whose);
 }
 
@@ -83,9 +88,10 @@ void kv_ledger_forget_texts(kv_ledger *l, const char *scope) {
     pthread_mutex_lock(&l->mutex);
     for (int i = 0; i < KV_LEDGER_MISSES; i++) {
         kv_ledger_miss *m = &l->miss[i];
-        if (!m->text || (scope && strcmp(l->scope[i], scope) != 0)) continue;
+        if ((!m->text && !m->hint) || (scope && strcmp(l->scope[i], scope) != 0)) continue;
         free(m->text);
-        m->text = NULL;
+        free(m->hint);
+        m->text = m->hint = NULL;
     }
     pthread_mutex_unlock(&l->mutex);
 }
@@ -125,6 +131,7 @@ bool kv_ledger_find(kv_ledger_miss *out, kv_ledger *l, const char *id) {
         if (!found) continue;
         *out = *m;
         out->text = kv_strdup(m->text);
+        out->hint = kv_strdup(m->hint);
     }
     pthread_mutex_unlock(&l->mutex);
     return found;

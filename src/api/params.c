@@ -235,6 +235,8 @@ void kv_params_free(kv_params *p) {
     free(p->logit_bias);
     free(p->budget_message);
     free(p->cache_salt);
+    json_decref(p->messages);
+    json_decref(p->tools);
     kv_tokens_free(&p->play);
     *p = (kv_params){0};
 }

@@ -50,7 +50,8 @@ typedef struct kv_params {
     char *json_schema; /* owned JSON text, NULL = none */
     /* chat */
     const char *reasoning_format; /* static */
-    kv_rules canonicalised;       /* rules that changed something of the conversation */
+    json_t *messages, *tools;     /* owned; as the template got them; NULL: not a chat, no tools */
+    kv_rules canonicalised;       /* rules that changed something of them */
     bool forced_call;             /* the answer is a call that the template knows nothing of (chat/forced.h) */
     /* owned lists that `sampling` points into */
     kv_logit_bias *logit_bias;

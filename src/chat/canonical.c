@@ -43,30 +43,52 @@ json_t *kv_canonical_names(kv_rules rules) {
 
 /* ── the system prompt's first line ────────────────────────────────────────────────────────────────────────────── */
 
-/* Writes '0' over the hexadecimal digits at s, up to `end`. True when that changed something. */
-static bool blank_hex(char *s, const char *end) {
+#define HASH_MAX 32 /* digits; 5 and 3 have been seen */
+
+/* Writes '0' over the hexadecimal digits that s[0, n) is made of; false, and nothing is written, if it has any other. */
+static bool blank_hash(char *s, size_t n) {
     bool changed = false;
-    for (; s < end && isxdigit((unsigned char)*s); s++) {
-        changed |= *s != '0';
-        *s = '0';
+    if (n == 0 || n > HASH_MAX) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!isxdigit((unsigned char)s[i])) return false;
+        changed |= s[i] != '0';
     }
+    memset(s, '0', n);
     return changed;
 }
 
-/* "x-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch=5a0f1;": the version ends in a checksum of
- * the conversation, `cch` is one of the request. Nothing of the line is meant for the model. */
+/* What stands behind the third dot of "2.1.37.fbe": 2.1.37 is the version of the program, the rest a hash. */
+static size_t version_length(const char *s, size_t n) {
+    size_t i = 0;
+    for (int part = 0; part < 3; part++) {
+        size_t first = i;
+        while (i < n && s[i] >= '0' && s[i] <= '9') i++;
+        if (i == first || i == n || s[i] != '.') return n;
+        i++;
+    }
+    return i;
+}
+
+/* "x-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch=5a0f1;", which other text may follow at once:
+ * `cch` is a hash of the request, the version ends in one of its first message. Each keeps its length. Nothing of the
+ * line is meant for the model, but the line stays, since what it says besides is the client's business. */
 static bool blank_billing(char *text, size_t n) {
-    static const char header[] = "x-anthropic-billing-header:";
-    size_t n_header = sizeof header - 1;
+    static const char header[] = "x-anthropic-billing-header: ", version[] = "cc_version=", hash[] = "cch=";
+    size_t n_header = sizeof header - 1, n_version = sizeof version - 1, n_hash = sizeof hash - 1;
     bool changed = false;
     if (n < n_header || memcmp(text, header, n_header) != 0) return false;
-    const char *line = memchr(text, '\n', n), *end = line ? line : text + n;
-    for (char *p = text + n_header; p < end;) {
-        while (p < end && (*p == ' ' || *p == ';')) p++;
-        char *stop = p;
-        while (stop < end && *stop != ';') stop++;
-        if (stop - p > 4 && memcmp(p, "cch=", 4) == 0) changed |= blank_hex(p + 4, stop);
-        p = stop;
+    char *line = memchr(text, '\n', n), *end = line ? line : text + n, *stop;
+    for (char *p = text + n_header; p < end && (stop = memchr(p, ';', (size_t)(end - p))); p = stop + 1) {
+        while (p < stop && *p == ' ') p++;
+        size_t len = (size_t)(stop - p), name = 0;
+        while (name < len && (islower((unsigned char)p[name]) || p[name] == '_')) name++;
+        if (name == 0 || name == len || p[name] != '=' || memchr(p, ' ', len)) break; /* other text begins */
+        if (len > n_hash && memcmp(p, hash, n_hash) == 0) {
+            changed |= blank_hash(p + n_hash, len - n_hash);
+        } else if (len > n_version && memcmp(p, version, n_version) == 0) {
+            size_t at = n_version + version_length(p + n_version, len - n_version);
+            changed |= blank_hash(p + at, len - at);
+        }
     }
     return changed;
 }

@@ -223,6 +223,7 @@ static void print_why(kv_buf *out, const json_t *o) {
         kv_buf_addf(&line, "\"%s\"", text_of(o, "text"));
         add_line(out, "text there", line.data);
     }
+    if (json_object_get(o, "hint")) add_line(out, "hint", text_of(o, "hint"));
     kv_buf_clear(&line);
     kv_buf_addf(&line, "%lld tokens from the engine, %lld from memory, %lld from disk; %lld computed",
                 number_of(cached, "engine"), number_of(cached, "ram"), number_of(cached, "disk"),

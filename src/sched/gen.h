@@ -64,6 +64,7 @@ typedef struct kv_timings {
     kv_miss miss;          /* why not more than n_cached: NONE where all but the last prompt token was */
     const char *elsewhere; /* of OTHER_NAMESPACE: what differs there; borrowed from the cache, else NULL */
     int32_t miss_position; /* tokens up to where the miss reason holds; the prompt's own tokens there say where */
+    int32_t n_matched;     /* tokens that are known from earlier prompts; n_cached or more */
 } kv_timings;
 
 typedef enum kv_event_kind { KV_EVENT_PROGRESS, KV_EVENT_TOKEN, KV_EVENT_DONE } kv_event_kind;

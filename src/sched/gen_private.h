@@ -40,7 +40,7 @@ typedef struct kv_run {
     int64_t restore_us, restore_began_us;
     kv_miss miss;
     const char *elsewhere;
-    int32_t miss_position;
+    int32_t miss_position, n_matched;
     kv_match *match; /* owned; one a slot */
     kv_match *led;   /* owned; one a slot: with the prompt of the generation in it, whose id is the version */
     uint64_t leader, asked_after; /* ids: who computes what it waits for; after whom it looked up anew; 0 = nobody */

@@ -181,6 +181,7 @@ void kv_sched_note_miss(kv_gen *g, int32_t cached) {
         g->run.elsewhere = found ? found->elsewhere : NULL;
     }
     g->run.miss_position = found && found->miss_position > cached ? found->miss_position : cached;
+    g->run.n_matched = found && found->n_match > cached ? found->n_match : cached;
 }
 
 /* ── capture ───────────────────────────────────────────────────────────────────────────────────────────────────── */

@@ -342,7 +342,8 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us) {
                     .restore_ms = ms_between(0, r->restore_us),
                     .miss = r->miss,
                     .elsewhere = r->elsewhere,
-                    .miss_position = r->miss_position};
+                    .miss_position = r->miss_position,
+                    .n_matched = r->n_matched};
     t.queue_ms = ms_between(r->submitted_us, r->admitted ? r->admitted_us : now_us);
     if (r->admitted) t.prompt_ms = ms_between(r->admitted_us, r->n_decoded ? r->first_token_us : now_us);
     if (r->n_decoded) t.decode_ms = ms_between(r->first_token_us, now_us);

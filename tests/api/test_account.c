@@ -96,6 +96,7 @@ static void test_account(void **state) {
     assert_true(kv_ledger_find(&m, r.app.ledger, "req_of_the_test"));
     assert_int_equal(m.account.position, 4);
     free(m.text);
+    free(m.hint);
     kv_job_free(j);
 }
 
@@ -157,13 +158,13 @@ static void test_ledger(void **state) {
     kv_ledger_miss m;
     assert_false(kv_ledger_find(&m, l, NULL));
     kv_account hit = {.engine = 5, .computed = 1};
-    kv_ledger_add(l, "hit", "", &hit, NULL);
+    kv_ledger_add(l, "hit", "", &hit, NULL, NULL);
     assert_false(kv_ledger_find(&m, l, NULL)); /* only misses are kept */
     for (int i = 0; i < KV_LEDGER_MISSES + 30; i++) {
         char id[16];
         snprintf(id, sizeof id, "r%d", i);
         kv_account a = {.computed = i, .miss = KV_MISS_EMPTY, .position = i};
-        kv_ledger_add(l, id, i % 4 == 1 ? "team" : NULL, &a, i % 2 ? "text" : NULL);
+        kv_ledger_add(l, id, i % 4 == 1 ? "team" : NULL, &a, i % 2 ? "text" : NULL, i % 2 ? "hint" : NULL);
     }
     assert_false(kv_ledger_find(&m, l, "r29"));
     assert_true(kv_ledger_find(&m, l, "r30"));
@@ -172,28 +173,35 @@ static void test_ledger(void **state) {
     assert_true(kv_ledger_find(&m, l, NULL));
     assert_string_equal(m.id, "r129");
     assert_string_equal(m.text, "text");
+    assert_string_equal(m.hint, "hint");
     free(m.text);
+    free(m.hint);
 
     char huge[4 * KV_LEDGER_TEXT_MAX + 2] = "a"; /* € is three bytes, and the limit falls into one */
     for (size_t i = 0; i < KV_LEDGER_TEXT_MAX; i++) strcpy(huge + 1 + 3 * i, "€");
     kv_account a = {.miss = KV_MISS_DIVERGED};
-    kv_ledger_add(l, "r129", "team", &a, huge);
+    kv_ledger_add(l, "r129", "team", &a, huge, huge);
     assert_true(kv_ledger_find(&m, l, "r129")); /* the newest of the name */
     assert_int_equal(m.account.miss, KV_MISS_DIVERGED);
     assert_true(strlen(m.text) > KV_LEDGER_TEXT_MAX - 3 && strlen(m.text) <= KV_LEDGER_TEXT_MAX);
     assert_true(kv_utf8_valid(m.text, strlen(m.text)));
+    assert_string_equal(m.hint, m.text);
     free(m.text);
+    free(m.hint);
 
     kv_ledger_forget_texts(l, ""); /* the default scope's only */
     assert_true(kv_ledger_find(&m, l, "r127"));
     assert_int_equal(m.account.position, 127); /* the numbers stay */
     assert_null(m.text);
+    assert_null(m.hint);
     assert_true(kv_ledger_find(&m, l, "r125"));
     assert_string_equal(m.text, "text");
     free(m.text);
+    free(m.hint);
     kv_ledger_forget_texts(l, NULL);
     assert_true(kv_ledger_find(&m, l, "r129"));
     assert_null(m.text);
+    assert_null(m.hint);
     kv_ledger_forget_texts(NULL, NULL);
 
     kv_ledger_totals t;
@@ -206,6 +214,13 @@ static void test_ledger(void **state) {
     assert_int_equal(t.engine, 5);
     assert_int_equal(t.n_miss[KV_MISS_EMPTY], KV_LEDGER_MISSES + 30);
     assert_int_equal(t.restore.n, 0);
+    assert_int_equal(t.n_canonicalised[KV_RULE_BILLING_HEADER], 0);
+    kv_ledger_canonicalised(l, 1u << KV_RULE_BILLING_HEADER);
+    kv_ledger_canonicalised(l, KV_RULES_ALL);
+    kv_ledger_canonicalised(NULL, KV_RULES_ALL);
+    kv_ledger_get(&t, l);
+    assert_int_equal(t.n_canonicalised[KV_RULE_BILLING_HEADER], 2);
+    assert_int_equal(t.n_canonicalised[KV_RULE_TOOL_CALLS], 1);
     kv_ledger_free(l);
 }
 
@@ -380,8 +395,8 @@ static void test_admin(void **state) {
     json_decref(v);
 
     kv_account miss = {.ram = 3, .computed = 7, .miss = KV_MISS_NOT_STORED, .position = 3};
-    kv_ledger_add(r.app.ledger, "one", NULL, &miss, "text \x1b of one");
-    kv_ledger_add(r.app.ledger, "two", NULL, &miss, NULL);
+    kv_ledger_add(r.app.ledger, "one", NULL, &miss, "text \x1b of one", "hint \x1b of one");
+    kv_ledger_add(r.app.ledger, "two", NULL, &miss, NULL, NULL);
     static const char *const paths[] = {"/kvasir/why", "/kvasir/why?id=last", "/kvasir/why?id=two",
                                         "/kvasir/why?id=one"};
     for (int i = 0; i < 4; i++) {
@@ -391,6 +406,7 @@ static void test_admin(void **state) {
         assert_int_equal(int_at(v, "prompt_tokens"), 10);
         assert_int_equal(int_at(v, "cached.ram"), 3);
         assert_string_equal(str_at(v, "text"), i == 3 ? "text \x1b of one" : "(none)");
+        assert_string_equal(str_at(v, "hint"), i == 3 ? "hint \x1b of one" : "(none)");
         json_decref(v);
     }
     assert_int_equal(rig_ask(&a, &r, "/kvasir/why?id=three", NULL), 404);

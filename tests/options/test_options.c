@@ -138,6 +138,26 @@ static void test_kinds(void **state) {
     done(&p);
 }
 
+static void test_rules(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *first;
+        int n;
+        kv_status checked;
+    } cases[] = {{"-m x", "all", 1, KV_OK},
+                 {"-m x --canonicalise none", "none", 1, KV_OK},
+                 {"-m x --canonicalize tool-calls,billing-header", "tool-calls", 2, KV_OK},
+                 {"-m x --canonicalise tool-calls,none", "tool-calls", 2, KV_INVALID}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        parsed p = parse(cases[i].line, NULL);
+        assert_int_equal(p.status, KV_OK);
+        assert_int_equal(p.o.canonicalise.n, cases[i].n);
+        assert_string_equal(p.o.canonicalise.item[0], cases[i].first);
+        assert_int_equal(kv_options_check(&p.o, NULL), cases[i].checked);
+        done(&p);
+    }
+}
+
 static void test_defaults(void **state) {
     (void)state;
     parsed p = parse("", NULL);
@@ -194,6 +214,7 @@ static void test_bad_values(void **state) {
         {"-ctk q3", "got \"q3\"", "one of f32, f16"},
         {"-ctk f32,f16", "got \"f32,f16\"", "one of"},
         {"--mirostat 3", "got \"3\"", "from 0 to 2"},
+        {"--canonicalise tool-calls,dates", "got \"dates\"", "one or more, with commas between, of all, none,"},
         {"--reasoning maybe", "got \"maybe\"", "on, off or auto"},
         {"--mmap=perhaps", "got \"perhaps\"", "on or off"},
         {"--test-fake cube", "got \"cube\"", "one of full, window"},
@@ -725,29 +746,30 @@ static void random_text(char *out, size_t cap, uint64_t *seed) {
         strcat(out, pieces[next_random(seed) % (sizeof pieces / sizeof *pieces)]);
 }
 
+static void random_word(char *out, size_t cap, const char *words, uint64_t *seed) {
+    size_t n;
+    int count = 0;
+    while (kv_opt_list_item(words, count, &n)) count++;
+    const char *item = kv_opt_list_item(words, (int)(next_random(seed) % (uint64_t)count), &n);
+    snprintf(out, cap, "%.*s", (int)n, item);
+}
+
 /* A random allowed value of one option, set directly. */
 static void set_random(kv_options *o, const kv_opt *opt, uint64_t *seed) {
     char text[128];
-    size_t n;
-    const char *item;
     switch (opt->kind) {
     case OPT_PRESET:
     case OPT_LOAD: return;
     case OPT_BOOL: strcpy(text, next_random(seed) % 2 ? "on" : "off"); break;
     case OPT_TRI: strcpy(text, next_random(seed) % 3 ? "on" : next_random(seed) % 2 ? "off" : "auto"); break;
-    case OPT_WORD: {
-        int count = 0;
-        while (kv_opt_list_item(opt->words, count, &n)) count++;
-        item = kv_opt_list_item(opt->words, (int)(next_random(seed) % (uint64_t)count), &n);
-        snprintf(text, sizeof text, "%.*s", (int)n, item);
-        break;
-    }
+    case OPT_WORD: random_word(text, sizeof text, opt->words, seed); break;
     case OPT_TEXT: random_text(text, sizeof text, seed); break;
     case OPT_LIST: {
         kv_str_list *l = (kv_str_list *)((char *)o + opt->at);
         kv_list_free(l);
         for (int i = (int)(next_random(seed) % 4); i > 0; i--) {
-            random_text(text, sizeof text, seed);
+            if (opt->words) random_word(text, sizeof text, opt->words, seed);
+            else random_text(text, sizeof text, seed);
             if (text[0]) kv_list_add(l, text, strlen(text));
         }
         return;
@@ -852,6 +874,7 @@ int main(void) {
         cmocka_unit_test(test_secrets_are_not_told),
         cmocka_unit_test(test_unknown_options_are_answered_with_the_nearest),
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_rules),
         cmocka_unit_test(test_combined_options),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_environment_spellings),

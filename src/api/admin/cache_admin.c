@@ -90,26 +90,25 @@ kv_status kv_serve_cache(void *ctx, kv_http_request *req, kv_http_response *res,
 /* ── /kvasir/explain ───────────────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct question {
-    kv_params params;   /* owned */
-    kv_prompts prompts; /* owned; one */
-    char *scope;        /* owned */
+    kv_params params;     /* owned */
+    kv_prompts prompts;   /* owned; one */
+    kv_chat_prompt *chat; /* owned; NULL without messages */
+    char *scope;          /* owned */
 } question;
 
 static void free_question(question *q) {
     kv_params_free(&q->params);
     kv_prompts_free(&q->prompts);
+    kv_chat_prompt_free(q->chat);
     free(q->scope);
 }
 
 static kv_status read_chat(question *q, const kv_app *app, const json_t *body, kv_error *err) {
-    kv_chat_prompt *chat;
-    kv_status st = kv_chat_body_read(&q->params, &chat, body, app, err);
+    kv_status st = kv_chat_body_read(&q->params, &q->chat, body, app, err);
     if (st != KV_OK) return st;
     size_t n;
-    const char *text = kv_chat_prompt_text(chat, &n);
-    st = kv_prompts_from_text(&q->prompts, app->model, text, n, err);
-    kv_chat_prompt_free(chat);
-    return st;
+    const char *text = kv_chat_prompt_text(q->chat, &n);
+    return kv_prompts_from_text(&q->prompts, app->model, text, n, err);
 }
 
 static kv_status read_question(question *q, const kv_app *app, const kv_http_request *req, kv_error *err) {
@@ -160,12 +159,13 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
     if (st == KV_OK) st = look_up(&found, app, &q, req, err);
     if (st == KV_OK) {
         const kv_tokens *prompt = &q.prompts.list[0];
-        kv_account a = {0};
+        const kv_asked asked = kv_asked_of(app, &q.params, prompt, q.chat);
+        kv_account a = {.matched = found.n_match};
         kv_account_set_miss(&a, found.miss, found.miss_position, found.elsewhere);
         kv_json_dump_new(&res->body,
                          json_pack("{s:I, s:i, s:i, s:I, s:o}", "prompt_tokens", (json_int_t)prompt->len, "matched",
                                    (int)found.n_match, "resumable", (int)found.position, "bytes",
-                                   (json_int_t)found.bytes, "miss", kv_account_miss(app->model, prompt, &a)));
+                                   (json_int_t)found.bytes, "miss", kv_account_miss(&asked, &a)));
     }
     free_question(&q);
     return st;
@@ -232,8 +232,10 @@ kv_status kv_serve_why(void *ctx, kv_http_request *req, kv_http_response *res, k
                           (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms", a->restore_ms,
                           "prefill_ms", a->prefill_ms);
     if (m.text) json_object_set_new(o, "text", kv_json_text0(m.text));
+    if (m.hint) json_object_set_new(o, "hint", kv_json_text0(m.hint));
     kv_json_dump_new(&res->body, o);
     kv_buf_free(&why);
     free(m.text);
+    free(m.hint);
     return KV_OK;
 }
