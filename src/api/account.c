@@ -31,6 +31,7 @@ bool kv_account_of_prompt(kv_account *out, const kv_job *j, int prompt) {
     out->ram = t->n_cached_ram;
     out->disk = t->n_cached_disk;
     out->computed = t->n_prompt;
+    out->respelled = j->respelled ? j->respelled[prompt] : 0;
     out->restore_ms = t->restore_ms;
     out->prefill_ms = t->prompt_ms;
     out->matched = t->n_matched;
@@ -47,6 +48,7 @@ kv_account kv_account_of_job(const kv_job *j) {
         sum.ram += a.ram;
         sum.disk += a.disk;
         sum.computed += a.computed;
+        sum.respelled += a.respelled;
         sum.restore_ms += a.restore_ms;
         sum.prefill_ms += a.prefill_ms;
         if (sum.miss != KV_MISS_NONE) continue;
@@ -136,6 +138,8 @@ void kv_account_tell(json_t *answer, const kv_job *j, const kv_account *a) {
                                   "ram", (int)a->ram, "disk", (int)a->disk, "computed", (int)a->computed, "restore_ms",
                                   microseconds(a->restore_ms), "prefill_ms", microseconds(a->prefill_ms), "miss", miss,
                                   "canonicalised", canonicalised));
+    if (a->respelled)
+        json_object_set_new(json_object_get(answer, "kvasir"), "respelled", json_integer((json_int_t)a->respelled));
 }
 
 void kv_account_header(kv_buf *out, const kv_account *a) {

@@ -2,7 +2,8 @@
  *
  *   "kvasir": {"cached": {"engine": 0, "ram": 512, "disk": 0}, "computed": 13, "restore_ms": 2.1, "prefill_ms": 80.5,
  *              "miss": null | {"reason": "diverged", "position": 512, "explanation": "…", "text": "…", "hint": "…"},
- *              "canonicalised": ["billing-header"]}       (only where a rule of chat/canonical.h changed something)
+ *              "canonicalised": ["billing-header"],       (only where a rule of chat/canonical.h changed something)
+ *              "respelled": 12}                           (only where tokens were taken over: cache/respell.h)
  *   X-Kvasir-Cache: engine=0, ram=512, disk=0, computed=13; miss=diverged@512
  *   the log line: the same without the times; metrics and the admin's list of misses: ledger.h
  *

@@ -8,6 +8,7 @@
 #include "api/account.h"
 #include "api/body.h"
 #include "api/errors.h"
+#include "api/respelling.h"
 #include "api/scope.h"
 #include "api/shapes.h"
 #include "api/stream.h"
@@ -51,6 +52,7 @@ void kv_job_free(kv_job *j) {
     kv_prompts_free(&j->prompts);
     kv_params_free(&j->params);
     free(j->hints);
+    free(j->respelled);
     free(j->scope);
     free(j);
 }
@@ -224,7 +226,6 @@ static void begin(kv_job *j, kv_choice *c, const kv_gen_event *e, kv_buf *out) {
         j->dialect->begin(out, j, c);
 }
 
-static void take_event(kv_job *j, kv_choice *c, kv_gen_event *e, kv_buf *out) {
 /* The newest progress takes the place of one that nobody has read: where that was the first, it is told all the same,
  * since clients see by it what came from the cache. */
 static void tell_progress(kv_job *j, kv_choice *c, const kv_gen_event *e, bool first, kv_buf *out) {
@@ -235,6 +236,7 @@ static void tell_progress(kv_job *j, kv_choice *c, const kv_gen_event *e, bool f
     j->dialect->progress(out, j, c, e);
 }
 
+static void take_event(kv_job *j, kv_choice *c, kv_gen_event *e, kv_buf *out) {
     bool first = !c->begun;
     if (first) begin(j, c, e, out);
     switch (e->kind) {
@@ -295,6 +297,7 @@ static void tell_header(kv_http_response *res, const kv_job *j) {
 kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_error *err) {
     snprintf(j->request_id, sizeof j->request_id, "%s", kv_http_request_id(req));
     kv_status st = kv_scope_of(&j->scope, req, j->params.cache_salt, err);
+    if (st == KV_OK) kv_job_respell(j);
     if (st == KV_OK) st = kv_job_prepare(j, err);
     if (st == KV_OK) st = queue_prompts(j, err);
     if (st == KV_OK && j->params.stream) {
@@ -342,13 +345,14 @@ void kv_job_note(kv_http_request *req, const kv_job *j) {
     long n_prompt = 0;
     for (int p = 0; p < j->prompts.n; p++) n_prompt += (long)j->prompts.list[p].len;
     kv_account a = kv_account_of_job(j);
-    char many[32] = "", miss[64] = "";
+    char many[32] = "", miss[64] = "", respelled[32] = "";
     if (j->n_choices > 1) snprintf(many, sizeof many, ", %d choices", j->n_choices);
+    if (a.respelled) snprintf(respelled, sizeof respelled, ", respelled %d", (int)a.respelled);
     if (a.miss != KV_MISS_NONE) snprintf(miss, sizeof miss, ", miss %s@%d", kv_account_reason(a.miss), (int)a.position);
     kv_http_note(req,
-                 "prompt %ld (cached %d: engine %d, ram %d, disk %d%s), decoded %d, queue %.0f ms, restore %.0f ms, "
+                 "prompt %ld (cached %d: engine %d, ram %d, disk %d%s%s), decoded %d, queue %.0f ms, restore %.0f ms, "
                  "prefill %.1f tok/s, decode %.1f tok/s, %s%s",
-                 n_prompt, (int)t.n_cached, (int)a.engine, (int)a.ram, (int)a.disk, miss, (int)t.n_decoded, t.queue_ms,
-                 a.restore_ms, t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
+                 n_prompt, (int)t.n_cached, (int)a.engine, (int)a.ram, (int)a.disk, respelled, miss, (int)t.n_decoded,
+                 t.queue_ms, a.restore_ms, t.prompt_ms > 0 ? 1e3 * t.n_prompt / t.prompt_ms : 0.0,
                  t.decode_ms > 0 ? 1e3 * steps / t.decode_ms : 0.0, note_finish(j), many);
 }

@@ -64,6 +64,7 @@ struct kv_job {
     kv_chat_prompt *chat; /* owned; NULL for completions */
     kv_hint *hints;       /* owned, n_hints of them: places in its one prompt that the client marked; NULL = none */
     int n_hints;
+    int32_t *respelled; /* owned, one a prompt: tokens taken over from a stored spelling; NULL = none of any */
     void *state; /* the dialect's own */
     char id[64];
     char request_id[132]; /* the HTTP request's, as in its header and log line */

@@ -64,6 +64,7 @@ void kv_ledger_add(kv_ledger *l, const char *id, const char *scope, const kv_acc
     l->totals.ram += (uint64_t)a->ram;
     l->totals.disk += (uint64_t)a->disk;
     l->totals.computed += (uint64_t)a->computed;
+    l->totals.respelled += (uint64_t)a->respelled;
     l->totals.n_miss[a->miss]++;
     if (a->ram + a->disk > 0) observe(&l->totals.restore, a->restore_ms / 1e3);
     if (a->miss != KV_MISS_NONE) {

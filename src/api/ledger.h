@@ -18,6 +18,7 @@
 /* Where one prompt's tokens came from. */
 typedef struct kv_account {
     int32_t engine, ram, disk, computed; /* tokens */
+    int32_t respelled;                   /* tokens taken over from a stored spelling (cache/respell.h) */
     double restore_ms, prefill_ms;
     kv_miss miss;        /* NONE: all was reused that can be */
     int32_t position;    /* where the miss begins, in tokens of the prompt; meaningless without one */
@@ -34,6 +35,7 @@ typedef struct kv_histogram {
 
 typedef struct kv_ledger_totals {
     uint64_t engine, ram, disk, computed;    /* prompt tokens */
+    uint64_t respelled;                      /* of those, taken over from stored spellings */
     uint64_t n_miss[KV_MISS_COUNT];          /* prompts */
     uint64_t n_canonicalised[KV_RULE_COUNT]; /* requests that a rule changed */
     kv_histogram restore, first_token;

@@ -52,6 +52,7 @@ static kv_status add_prompt(kv_prompts *out, const kv_model *model, const json_t
         if (!value) return wrong_kind(field, err);
         snprintf(path, sizeof path, "%.60s.prompt_string", field);
     }
+    out->is_given[out->n] = json_is_array(value);
     kv_tokens *tokens = &out->list[out->n++];
     kv_status st = kv_prompt_mixed(tokens, model, value, path, true, true, err);
     if (st == KV_OK && tokens->len == 0) st = kv_fail_field(err, path, "'%s' must not be empty", path);
@@ -75,6 +76,7 @@ kv_status kv_prompts_parse_field(kv_prompts *out, const kv_model *model, const j
     if (n > n_max)
         return kv_fail_field(err, field, "'%s' holds %zu prompts and must not hold more than %zu", field, n, n_max);
     out->list = kv_alloc(n * sizeof *out->list);
+    out->is_given = kv_alloc(n * sizeof *out->is_given);
     kv_status st = KV_OK;
     for (size_t i = 0; st == KV_OK && i < n; i++) {
         char path[64];
@@ -100,6 +102,7 @@ kv_status kv_prompts_from_text(kv_prompts *out, const kv_model *model, const cha
 void kv_prompts_free(kv_prompts *p) {
     for (int i = 0; i < p->n; i++) kv_tokens_free(&p->list[i]);
     free(p->list);
+    free(p->is_given);
     *p = (kv_prompts){0};
 }
 

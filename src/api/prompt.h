@@ -20,6 +20,9 @@
 
 typedef struct kv_prompts {
     kv_tokens *list; /* owned, n of them */
+    /* Owned, n of them: the client gave ids of tokens, so they are what it means, and not only what they spell. NULL: it
+     * did so for none. */
+    bool *is_given;
     int n;
 } kv_prompts;
 

@@ -16,6 +16,7 @@
 #include "api/body.h"
 #include "api/chat_body.h"
 #include "api/endpoints.h"
+#include "api/respelling.h"
 #include "api/scope.h"
 #include "state/stored.h"
 
@@ -156,6 +157,7 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
     kv_status st = require_admin(req, err);
     if (st == KV_OK) st = kv_app_require_ready(app, err);
     if (st == KV_OK) st = read_question(&q, app, req, err);
+    int32_t n_respelled = st == KV_OK ? kv_respell_prompt(NULL, &q.prompts, 0, app, &q.params, q.scope) : 0;
     if (st == KV_OK) st = look_up(&found, app, &q, req, err);
     if (st == KV_OK) {
         const kv_tokens *prompt = &q.prompts.list[0];
@@ -163,9 +165,10 @@ kv_status kv_serve_explain(void *ctx, kv_http_request *req, kv_http_response *re
         kv_account a = {.matched = found.n_match};
         kv_account_set_miss(&a, found.miss, found.miss_position, found.elsewhere);
         kv_json_dump_new(&res->body,
-                         json_pack("{s:I, s:i, s:i, s:I, s:o}", "prompt_tokens", (json_int_t)prompt->len, "matched",
-                                   (int)found.n_match, "resumable", (int)found.position, "bytes",
-                                   (json_int_t)found.bytes, "miss", kv_account_miss(&asked, &a)));
+                         json_pack("{s:I, s:i, s:i, s:I, s:o, s:o*}", "prompt_tokens", (json_int_t)prompt->len,
+                                   "matched", (int)found.n_match, "resumable", (int)found.position, "bytes",
+                                   (json_int_t)found.bytes, "miss", kv_account_miss(&asked, &a), "respelled",
+                                   n_respelled ? json_integer((json_int_t)n_respelled) : NULL));
     }
     free_question(&q);
     return st;

@@ -121,6 +121,9 @@ static void write_ledger(kv_buf *out, const kv_ledger_totals *t) {
     for (int m = KV_MISS_NONE + 1; m < KV_MISS_COUNT; m++)
         kv_buf_addf(out, "kvasir_cache_miss_total{reason=\"%s\"} %llu\n", kv_account_reason((kv_miss)m),
                     (unsigned long long)t->n_miss[m]);
+    write_head(out, "respelled_tokens_total", "counter",
+               "Prompt tokens that spell the prompt's bytes as an earlier path does, not as the tokeniser would.");
+    kv_buf_addf(out, "kvasir_respelled_tokens_total %llu\n", (unsigned long long)t->respelled);
     write_head(out, "canonicalised_total", "counter", "Requests that a rule of the canonicaliser changed.");
     for (int r = 0; r < KV_RULE_COUNT; r++)
         kv_buf_addf(out, "kvasir_canonicalised_total{rule=\"%s\"} %llu\n", kv_rule_name((kv_rule)r),

@@ -141,6 +141,11 @@ static kv_status continue_context(kv_job **out, const asking *a, const json_t *c
         kv_job_free(*out);
         *out = NULL;
     }
+    if (st == KV_OK) {
+        free((*out)->prompts.is_given);
+        (*out)->prompts.is_given = kv_alloc(sizeof(bool));
+        (*out)->prompts.is_given[0] = true;
+    }
     json_decref(messages);
     kv_tokens_free(&tokens);
     return st;
