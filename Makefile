@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 build = cmake --preset $(1) $(2) > /dev/null && cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(3),all)
 configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 
-.PHONY: all demo test asan tsan fuzz soak kill hostile agents bench parity compat
+.PHONY: all demo test asan tsan fuzz soak kill hostile agents bench parity scenarios compat
 .PHONY: lint format install dist uninstall clean distclean help
 .DEFAULT_GOAL := all
 
@@ -66,6 +66,10 @@ bench: all ## the server against a bare llama_decode loop; what the cache gives 
 parity: ## how far restored runs are from uninterrupted ones, into docs/parity.md
 	@$(call build,release,$(configured),parity)
 	@scripts/parity.sh build
+
+scenarios: ## what conversations of every shape cost on real tokenizers, into docs/scenarios.md
+	@$(call build,release,$(configured))
+	@scripts/scenarios.sh build
 
 compat: all ## llama-server's own tests against kvasir, into docs/compat.md
 	@scripts/llama-server-suite.sh

@@ -1,0 +1,109 @@
+// `make scenarios` (scripts/scenarios.sh): every shape at its own lengths on every model, in both lives, in normal mode and
+// with --exact; the table goes to docs/scenarios.md.
+//
+// usage: node tests/http-node/scenario-table.mjs [--out FILE] [--shapes "S4 F7"] [--models "SmolLM2,…"] [--normal | --exact]
+//   with a choice of shapes or models, or of one mode, the table goes to standard output (or to FILE)
+import { writeFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { expectedToFail, skipped, tryShape, worst } from './scenario-run.mjs';
+import { tableModels } from './scenario-models.mjs';
+import { shapes } from './scenario-shapes.mjs';
+import { Cold, World } from './scenario-world.mjs';
+
+const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
+const chosen = given.shapes?.split(/[ ,]+/);
+const models = given.models ? given.models.split(',').map((name) => tableModels.find((m) => m.name === name) ?? fail(name)) : tableModels;
+const rows = shapes.filter((s) => !chosen || chosen.includes(s.id));
+const lives = ['memory', 'restart'];
+const modes = given.normal ? [false] : given.exact ? [true] : [false, true];
+const seed = Number(process.env.KVASIR_SEED ?? 20261130);
+const began = performance.now();
+
+function fail(name) {
+  console.error(`scenarios: no model is called ${name}; there are ${tableModels.map((m) => m.name).join(', ')}`);
+  process.exit(2);
+}
+
+const told = (row) => (row === null ? 'held' : `${row.counted} ${row.least ? '≥' : '≤'} ${row.bound}${row.figure ? ` ${row.what}` : ''}`);
+
+const cells = new Map(); // `${shape} ${column}` → text
+const column = (model, life, exact) => `${model.name}/${life}/${exact}`;
+const failures = [], excused = [];
+for (const model of models) {
+  for (const exact of modes) {
+    const cold = new Cold(model, exact);
+    for (const life of lives) {
+      const world = new World(model, { life, exact, quick: false, seed, cold });
+      const start = performance.now();
+      for (const shape of rows) {
+        const key = `${shape.id} ${column(model, life, exact)}`;
+        const why = skipped(shape, model, life, exact);
+        if (why) {
+          cells.set(key, `– ${why}`);
+          continue;
+        }
+        const at = performance.now();
+        try {
+          const { rows: counted, notes } = await tryShape(world, shape, { everyApi: true });
+          cells.set(key, [told(worst(counted)), ...notes].join('; '));
+        } catch (error) {
+          const why = !exact && expectedToFail(shape, model);
+          (why ? excused : failures).push(`${shape.id}, ${model.name}, ${life}${exact ? ', --exact' : ''}: ${error.message}`);
+          cells.set(key, `**${told(worst(error.rows ?? []))}: failed**`);
+        }
+        console.error(`${model.name}, ${life}${exact ? ', --exact' : ''}: ${shape.id} ${cells.get(key)} (${((performance.now() - at) / 1000).toFixed(1)} s)`);
+      }
+      await world.stop();
+      console.error(`${model.name}, ${life}${exact ? ', --exact' : ''}: ${((performance.now() - start) / 1000).toFixed(0)} s`);
+    }
+    await cold.stop();
+  }
+}
+
+const escape = (text) => text.replaceAll('|', '\\|');
+function table(exact) {
+  const columns = models.flatMap((m) => lives.map((life) => [m, life]));
+  const lines = [`| shape | expected | ${columns.map(([m, life]) => `${m.name}, ${life === 'memory' ? 'in memory' : 'restarted'}`).join(' | ')} |`,
+    `|---|---|${columns.map(() => '---|').join('')}`];
+  for (const s of rows) {
+    const list = columns.map(([m, life]) => cells.get(`${s.id} ${column(m, life, exact)}`));
+    lines.push(`| **${s.id}** ${escape(s.what)} | ${escape(s.expect)} | ${list.map(escape).join(' | ')} |`);
+  }
+  return lines.join('\n');
+}
+
+const seconds = Math.round((performance.now() - began) / 1000);
+const page = `# Scenarios
+
+Written by \`make scenarios\`: what conversations as users bring them cost, over HTTP. Each cell is the prompt tokens that were
+computed, and how many there may be: of all requests of the shape, the one that came nearest to its bound. Where a figure
+is no count of tokens, its unit stands behind it. \`held\`: what the shape expects is no number, and was so. \`–\`: it does not
+apply, and why.
+
+- **Bounds** are counted by the model's own tokenizer in the text that its template renders: the piece of it that the second
+  column names, and ${'`'}G + 8${'`'} tokens for the generation prompt and the edge of the answer before; for F shapes P − D + g (P: tokens
+  of the prompt, D: what it shares with the best stored path, g: back to where that memory can go on; 0 with full
+  attention, else at most a message, at most ${models[0].interval}). Templates that do not render an answer as it was sampled cost S4 where
+  others cost S2.
+- **In memory**: between two requests others take every slot. **Restarted**: the server ends, another begins on its disk cache.
+- S4, S5, S19, S20 and F1 to F8 run through chat completions, Anthropic's Messages and Responses, and fail unless all three
+  count the same.
+- **Lengths** are the shape's own, at most ¾ of the context: ${models.map((m) => `${m.name} ${m.context}`).join(', ')}. The shapes are random
+  Q8_0 weights around SmolLM2's tokenizer (\`tools/mkmodel\`).
+- Answers that go on in a conversation are played. Compared with cold ones are those with \`--exact\` here; in normal mode,
+  where another shape of batch may move a quantised model, those of the tiny F32 models in \`make test\`, which runs the same
+  shapes at an eighth of the lengths (\`tests/http-node/scenario-shapes.mjs\`).
+
+Seed ${seed}; ${models.length} models, ${rows.length} shapes, ${seconds} s.
+
+${modes.map((exact) => `## ${exact ? 'With --exact' : 'Normal'}\n\n${exact ? `Every answer of the model's own is a cold run's, bit for bit, on a server without a cache. The bound is what lies behind the
+last end of a chunk (${models[0].chunk} tokens) that an earlier prompt had in common: sampled tokens are computed again.\n\n` : ''}${table(exact)}`).join('\n\n')}
+`;
+const partial = chosen || given.models || modes.length < 2;
+if (given.out) writeFileSync(given.out, page);
+else if (partial) process.stdout.write(page);
+else writeFileSync(new URL('../../docs/scenarios.md', import.meta.url), page);
+for (const failure of excused) console.error(`scenarios: known to fail: ${failure}`);
+for (const failure of failures) console.error(`scenarios: ${failure}`);
+console.error(`scenarios: ${cells.size} cells, ${failures.length} failed, ${seconds} s`);
+process.exit(failures.length ? 1 : 0);
