@@ -25,7 +25,7 @@ static void check_job(const kv_anthropic *a) {
     static const kv_dialect nothing = {.id_prefix = "x"};
     kv_job *j = NULL;
     kv_error err = {0};
-    kv_status st = kv_chat_job_new(&j, &nothing, a->chat, &app, &err);
+    kv_status st = kv_chat_job_new(&j, &nothing, a->chat, NULL, &app, &err);
     if (st != KV_OK) {
         check_refusal(st, &err);
         return;

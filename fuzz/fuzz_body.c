@@ -56,7 +56,7 @@ static void run_chat(const char *text, size_t n) {
     kv_chat_prompt *prompt = NULL;
     kv_error err = {0};
     kv_status st = kv_json_parse(&body, text, n, &err);
-    if (st == KV_OK) st = kv_chat_body_read(&p, &prompt, body, &app, &err);
+    if (st == KV_OK) st = kv_chat_body_read(&p, &prompt, body, NULL, &app, &err);
     json_decref(body);
     if (st != KV_OK) {
         KV_CHECK(!prompt);

@@ -61,7 +61,7 @@ static void check_job(kv_response *r) {
     static const kv_dialect nothing = {.id_prefix = "x"};
     kv_job *j = NULL;
     kv_error err = {0};
-    kv_status st = kv_chat_job_new(&j, &nothing, r->chat, &app, &err);
+    kv_status st = kv_chat_job_new(&j, &nothing, r->chat, NULL, &app, &err);
     if (st != KV_OK) {
         kv_response_rename_error(&err, r);
         check_status(st, &err);

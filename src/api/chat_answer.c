@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/shapes.h"
+#include "api/spell.h"
 #include "base/log.h"
 #include "chat/forced.h"
 
@@ -61,9 +62,19 @@ static json_t *only_call(kv_choice *c, json_t *deltas, bool final) {
     return out;
 }
 
+/* The answer is complete: how it is spelled will be known when it comes back. */
+static void learn(kv_choice *c) {
+    json_t *message = parsed_message(c);
+    if (message && c->call) json_object_set_new(message, "tool_calls", json_pack("[O]", c->call));
+    kv_spell_learn(c->spell, message, &c->text);
+    json_decref(message);
+}
+
 json_t *kv_chat_answer_feed(kv_choice *c, const char *text, size_t n, bool final) {
     json_t *deltas = feed(c, text, n, final);
-    return c->forced_call ? only_call(c, deltas, final) : deltas;
+    if (c->forced_call) deltas = only_call(c, deltas, final);
+    if (final && c->spell) learn(c);
+    return deltas;
 }
 
 json_t *kv_chat_answer_message(kv_choice *c) {

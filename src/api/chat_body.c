@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "api/places.h"
+#include "api/scope.h"
 #include "api/script.h"
+#include "api/spell.h"
 #include "chat/canonical.h"
 #include "chat/forced.h"
 #include "chat/messages.h"
@@ -39,8 +41,9 @@ static bool template_calls_in_parallel(const kv_model *model) {
     return yes;
 }
 
-static kv_status read_tools(reading *r, const json_t *body, const kv_app *app, kv_error *err) {
+static kv_status read_tools(reading *r, const json_t *body, kv_params *params, const kv_app *app, kv_error *err) {
     kv_status st = kv_chat_check_tools(&r->tools, json_object_get(body, "tools"), err);
+    params->canonicalised |= kv_spell_tools(params->spell, r->tools);
     json_t *all = r->tools ? json_copy(r->tools) : NULL;
     if (st == KV_OK)
         st = kv_chat_check_tool_choice(&r->tool_choice, r->tools, json_object_get(body, "tool_choice"), err);
@@ -217,9 +220,11 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
     kv_status st = kv_chat_check_messages(&r.messages, json_object_get(body, "messages"),
                                           kv_chat_on_image(app->opt->on_image), err);
     if (st == KV_OK) params->canonicalised = kv_canonical_messages(r.messages, kv_app_rules(app));
-    if (st == KV_OK) st = read_tools(&r, body, app, err);
+    if (st == KV_OK) params->canonicalised |= kv_spell_messages(params->spell, r.messages);
+    if (st == KV_OK) st = read_tools(&r, body, params, app, err);
     if (st == KV_OK) st = read_kwargs(&r, body, app, err);
     if (st == KV_OK) st = read_ending(&r, body, err);
+    if (st == KV_OK) kv_spell_expect(params->spell, r.messages, r.kwargs, r.thinking, r.continue_final);
     if (st == KV_OK) {
         st = render(out, &r, params, app, err);
         if (st == KV_OK && must_force(&r, *out)) {
@@ -242,12 +247,25 @@ kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_param
     return KV_OK;
 }
 
-kv_status kv_chat_body_read(kv_params *params, kv_chat_prompt **prompt, const json_t *body, const kv_app *app,
-                            kv_error *err) {
+/* What the request's scope has spelled before. */
+static kv_status open_spell(kv_params *params, const kv_http_request *req, const kv_app *app, kv_error *err) {
+    char *scope = NULL;
+    if (!params->cache_prompt) return KV_OK;
+    kv_status st = KV_OK;
+    if (req) st = kv_scope_of(&scope, req, params->cache_salt, err);
+    else scope = kv_scope_join(NULL, NULL, params->cache_salt);
+    if (st == KV_OK) params->spell = kv_spell_new(app, scope);
+    free(scope);
+    return st;
+}
+
+kv_status kv_chat_body_read(kv_params *params, kv_chat_prompt **prompt, const json_t *body, const kv_http_request *req,
+                            const kv_app *app, kv_error *err) {
     *params = (kv_params){0};
     *prompt = NULL;
     kv_status st = kv_params_check_body(body, app, err);
     if (st == KV_OK) st = kv_params_parse(params, body, KV_API_CHAT, app, err);
+    if (st == KV_OK) st = open_spell(params, req, app, err);
     if (st == KV_OK) st = kv_chat_body_render(prompt, body, params, app, err);
     if (st != KV_OK) kv_params_free(params);
     return st;
@@ -260,11 +278,11 @@ static kv_status tokenize(kv_prompts *out, const kv_chat_prompt *prompt, const k
     return kv_prompts_from_text(out, app->model, text, n, err);
 }
 
-kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t *body, const kv_app *app,
-                          kv_error *err) {
+kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t *body, const kv_http_request *req,
+                          const kv_app *app, kv_error *err) {
     *out = NULL;
     kv_job *j = kv_job_new(app, dialect);
-    kv_status st = kv_chat_body_read(&j->params, &j->chat, body, app, err);
+    kv_status st = kv_chat_body_read(&j->params, &j->chat, body, req, app, err);
     if (st == KV_OK) st = tokenize(&j->prompts, j->chat, app, err);
     if (st == KV_OK) st = kv_script_play(&j->params, app, body, j->chat, err);
     if (st == KV_OK) kv_places_add_turns(j);
@@ -273,11 +291,12 @@ kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t 
     return st;
 }
 
-kv_status kv_chat_count_tokens(size_t *n_tokens, const json_t *body, const kv_app *app, kv_error *err) {
+kv_status kv_chat_count_tokens(size_t *n_tokens, const json_t *body, const kv_http_request *req, const kv_app *app,
+                               kv_error *err) {
     *n_tokens = 0;
     kv_params params;
     kv_chat_prompt *prompt;
-    kv_status st = kv_chat_body_read(&params, &prompt, body, app, err);
+    kv_status st = kv_chat_body_read(&params, &prompt, body, req, app, err);
     if (st != KV_OK) return st;
     kv_prompts prompts = {0};
     st = tokenize(&prompts, prompt, app, err);

@@ -15,13 +15,15 @@
 kv_status kv_chat_body_render(kv_chat_prompt **out, const json_t *body, kv_params *params, const kv_app *app,
                               kv_error *err);
 
-/* `body` checked as a chat body: its parameters and the rendered prompt, both owned. On failure they are empty. */
-kv_status kv_chat_body_read(kv_params *params, kv_chat_prompt **prompt, const json_t *body, const kv_app *app,
-                            kv_error *err);
+/* `body` checked as a chat body: its parameters and the rendered prompt, both owned. On failure they are empty. req: whose
+ * spellings are known (api/spell.h); NULL: those of the default scope. */
+kv_status kv_chat_body_read(kv_params *params, kv_chat_prompt **prompt, const json_t *body, const kv_http_request *req,
+                            const kv_app *app, kv_error *err);
 /* The same as a job that is ready for kv_job_run. Other APIs translate their bodies into OpenAI's and come here, too. */
-kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t *body, const kv_app *app,
-                          kv_error *err);
+kv_status kv_chat_job_new(kv_job **out, const kv_dialect *dialect, const json_t *body, const kv_http_request *req,
+                          const kv_app *app, kv_error *err);
 /* How many tokens its prompt has. */
-kv_status kv_chat_count_tokens(size_t *n_tokens, const json_t *body, const kv_app *app, kv_error *err);
+kv_status kv_chat_count_tokens(size_t *n_tokens, const json_t *body, const kv_http_request *req, const kv_app *app,
+                               kv_error *err);
 
 #endif

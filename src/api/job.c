@@ -146,6 +146,7 @@ static kv_status make_gen(kv_job *j, kv_choice *c, kv_error *err) {
     c->gen = new_gen(j, &j->prompts.list[c->prompt], sampler, nth);
     if (j->params.want_probs) c->probs = json_array();
     c->forced_call = j->params.forced_call;
+    c->spell = j->params.spell;
     return j->chat ? kv_chat_stream_new(&c->chat, j->chat, err) : KV_OK;
 }
 

@@ -44,6 +44,7 @@ struct kv_choice {
     kv_gen *gen;          /* one reference, from its making until it is done */
     kv_chat_stream *chat; /* owned; NULL without a chat prompt */
     bool forced_call;     /* of the job's params: the answer's text is a call */
+    struct kv_spell *spell; /* of the job's params; NULL = nothing is to be learnt of the answer */
     json_t *call;         /* owned: that call, once it is complete; else NULL */
     kv_buf text;          /* all text so far */
     kv_tokens tokens;     /* all sampled tokens so far */

@@ -8,6 +8,7 @@
 
 #include "api/native/lora.h"
 #include "api/params_fields.h"
+#include "api/spell.h"
 
 #define ALL    (KV_API_NATIVE | KV_API_COMPLETIONS | KV_API_CHAT)
 #define OPENAI (KV_API_COMPLETIONS | KV_API_CHAT)
@@ -235,6 +236,7 @@ void kv_params_free(kv_params *p) {
     free(p->logit_bias);
     free(p->budget_message);
     free(p->cache_salt);
+    kv_spell_free(p->spell);
     json_decref(p->messages);
     json_decref(p->tools);
     kv_tokens_free(&p->play);

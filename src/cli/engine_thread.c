@@ -17,6 +17,8 @@
 
 /* Between two looks whether somebody wants the model back while what it left is still being written. */
 #define SETTLE_SLICE_US 100000
+/* What was spelled before, where there is no directory to keep it. */
+#define SPELLINGS_BYTES (8ull << 20)
 
 struct kv_engine_thread {
     const kv_options *opt;
@@ -28,7 +30,8 @@ struct kv_engine_thread {
     pthread_cond_t changed;
     bool over, released;
     double flush_seconds;
-    kv_error err; /* status KV_OK while nothing failed */
+    kv_error err;            /* status KV_OK while nothing failed */
+    kv_spellings *spellings; /* owned; NULL until a load found no directory to keep them */
 };
 
 static bool on_progress(void *ctx, float done) {
@@ -43,15 +46,15 @@ static void log_start(const kv_loaded *l, const kv_options *opt) {
     const kv_engine_info *e = kv_engine_get_info(l->engine);
     kv_buf plan = {0};
     KV_INFO("model %s: %s, architecture %s, memory %s", m->name, m->desc, m->arch, kv_memory_kind_name(e->memory));
-    if (!m->chat_template_explicit) KV_WARN("the model has no chat template: ChatML stands in (--chat-template)");
-    kv_plan_print(&plan, &l->plan, &l->shape);
-    for (char *line = plan.data, *end; line && *line; line = end) {
     if (e->memory == KV_MEMORY_NONE) {
         KV_INFO("an encoder: it serves vectors or scores, generates nothing and needs no cache; threads %d",
                 e->n_threads);
         KV_INFO("engine %s on %s", e->version ? e->version : "?", e->backends ? e->backends : "?");
         return;
     }
+    if (!m->chat_template_explicit) KV_WARN("the model has no chat template: ChatML stands in (--chat-template)");
+    kv_plan_print(&plan, &l->plan, &l->shape);
+    for (char *line = plan.data, *end; line && *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
         KV_INFO("plan: %s", line);
@@ -78,17 +81,19 @@ static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_turns_free(&app->turns);
     kv_turns_learn(&app->turns, l->model);
     app->cache = l->cache;
+    app->cache_base = l->cache ? kv_namespace_hash(&l->ns) : (kv_hash){0, 0};
+    if (!l->store && !t->spellings) t->spellings = kv_spellings_new(&(kv_spellings_config){.max_bytes = SPELLINGS_BYTES});
+    app->spellings = l->store ? kv_store_spellings(l->store) : t->spellings;
     app->engine_info = *kv_engine_get_info(l->engine);
     app->plan = l->plan;
     app->n_ctx_served = l->plan.n_ctx_served;
+    if (l->memory == KV_MEMORY_NONE) app->n_ctx_served = kv_embed_get_info(app->embed)->n_text_max; /* it has one */
     kv_load_sampling(&app->sampling_defaults, l, t->opt);
     return KV_OK;
 }
 
 /* Before the cache, which takes of what memory is left. */
 static kv_status open_embedder(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
-    int32_t longest = app->embed ? kv_embed_get_info(app->embed)->n_text_max : INT32_MAX;
-    if (l->memory == KV_MEMORY_NONE && longest < app->n_ctx_served) app->n_ctx_served = longest;
     kv_status st = kv_embed_open(&t->app->embed, l->model, &l->params, t->opt, l->plan.n_ctx_served, err);
     if (st != KV_OK || !t->app->embed) return st;
     uint64_t bytes = kv_embed_get_info(t->app->embed)->bytes;
@@ -257,10 +262,12 @@ static void *engine_main(void *ctx) {
     app->sched = NULL;
     kv_load_flush_cache(&l, t->flush_seconds);
     app->cache = NULL;
+    app->spellings = NULL;
     app->model = NULL;
     kv_turns_free(&app->turns);
     close_embedder(app);
     kv_loaded_free(&l);
+    kv_spellings_free(t->spellings);
     return NULL;
 }
 

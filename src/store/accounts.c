@@ -57,24 +57,35 @@ void kv_accounts_init(kv_accounts *a, const kv_files *files, const char *dir, ui
 
 void kv_accounts_free(kv_accounts *a) {
     free(a->path);
-    for (int i = 0; i < 3; i++) free(a->index[i]);
+    for (int i = 0; i < 6; i++) free(a->index[i]);
     pthread_mutex_destroy(&a->mutex);
+}
+
+static void measure_too(kv_accounts *a, int from, const char *const paths[3]) {
+    for (int i = 0; i < 3; i++) {
+        free(a->index[from + i]);
+        a->index[from + i] = kv_strdup(paths[i]);
+    }
 }
 
 void kv_accounts_with_index(kv_accounts *a, const char *const paths[3], uint64_t room) {
     pthread_mutex_lock(&a->mutex);
-    for (int i = 0; i < 3; i++) {
-        free(a->index[i]);
-        a->index[i] = kv_strdup(paths[i]);
-    }
+    measure_too(a, 0, paths);
     a->index_room = room;
+    pthread_mutex_unlock(&a->mutex);
+}
+
+void kv_accounts_with_spellings(kv_accounts *a, const char *const paths[3]) {
+    pthread_mutex_lock(&a->mutex);
+    measure_too(a, 3, paths);
     pthread_mutex_unlock(&a->mutex);
 }
 
 static void measure_index(kv_accounts *a) {
     kv_file_info info;
     uint64_t sum = 0;
-    for (int i = 0; i < 3 && a->index[i]; i++) {
+    for (int i = 0; i < 6; i++) {
+        if (!a->index[i]) continue;
         int status = a->files->stat(a->files, a->index[i], &info);
         if (status == 0) sum += info.disk;
         else if (status != -ENOENT) {

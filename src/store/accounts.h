@@ -2,7 +2,7 @@
  *
  *   DIR/accounts (4096 bytes, little-endian as the machine; read and written under its own flock, for microseconds)
  *        0   8  magic "KVACCT\0\1"
- *        8   8  stored: bytes of records, quarantine, directories and small files; not the index, not tmp/
+ *        8   8  stored: bytes of records, quarantine, directories and small files; not the index, not spellings, not tmp/
  *       16   8  day: days since 1970 (UTC) that `written` counts
  *       24   8  written: bytes of records written that day
  *       32  32n one slot a process: its 16-byte id (0 = free), bytes that it reserved, 8 zero bytes
@@ -10,6 +10,7 @@
  *     4088   8  XXH3-64 of [0, 4088)
  *
  *   free to reserve = budget − stored − Σ reserved − (index files as they are + room for its next change)
+ *                     − (files of the spellings as they are; their growth is reserved while they grow)
  *
  * Whoever removes a file takes its bytes off `stored`; unlink succeeds for one process only, so nothing is taken twice.
  * Where the file cannot be read or written (out of descriptors, say) the process goes on with what it last saw and
@@ -31,7 +32,7 @@ typedef struct kv_accounts {
     pthread_mutex_t mutex;
     const kv_files *files;
     char *path;
-    char *index[3]; /* files that are measured, or NULL: no index */
+    char *index[6]; /* files that are measured: the index's three and those of the spellings, or NULL: none */
     uint64_t budget, index_room;
     kv_hash id;
     bool shared; /* false: kept in memory alone (read-only) */
@@ -45,6 +46,7 @@ typedef struct kv_accounts {
 void kv_accounts_init(kv_accounts *a, const kv_files *files, const char *dir, uint64_t budget, kv_hash id, bool shared);
 void kv_accounts_free(kv_accounts *a);
 void kv_accounts_with_index(kv_accounts *a, const char *const paths[3], uint64_t room); /* before threads use it */
+void kv_accounts_with_spellings(kv_accounts *a, const char *const paths[3]);            /* likewise */
 /* Begins: takes a slot. alive tells whether another process's id still lives; slots of others are given back. With
  * nobody else alive, or no valid file, `stored` is what `count` finds (called under the file's lock), else what the
  * file says. */

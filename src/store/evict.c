@@ -23,6 +23,13 @@ double kv_store_worth(uint32_t compute_ms, double hits, uint64_t bytes) {
     return (1.0 + hits) * ms / (bytes ? (double)bytes : 1.0);
 }
 
+/* Below this many seconds one idle time is as good as another. */
+#define FRESH_S 10.0
+
+double kv_store_fade(int64_t idle_s) {
+    return FRESH_S / (FRESH_S + (idle_s > 0 ? (double)idle_s : 0));
+}
+
 static void take_victim(victims *v, kv_store *s, uint32_t i) {
     if (v->n == v->cap) {
         v->cap = v->cap ? v->cap * 2 : 16;
@@ -40,8 +47,12 @@ static void put_back(victims *v, kv_store *s) {
 }
 
 /* Rows worth less than `limit`, until `want` bytes are together. With the mutex held. */
-static void gather(victims *v, kv_store *s, uint64_t want, double limit, bool partly) {
-    double limit_score = isinf(limit) || s->table.by_use ? INFINITY : log2(limit) + (double)kv_store_now(s) / KV_WEEK_S;
+static void gather(victims *v, kv_store *s, uint64_t want, double limit, bool is_kept, bool partly) {
+    int64_t now = kv_store_now(s);
+    kv_table_tell(&s->table, now);
+    kv_table_rescore(&s->table, now);
+    double limit_score = log2(limit) + (is_kept ? KV_TABLE_KEPT : 0);
+    if (isinf(limit) || s->table.by_use) limit_score = INFINITY;
     while (v->bytes < want) {
         uint32_t i = kv_table_worst(&s->table);
         if (i == KV_NO_ROW || !(s->table.rows[i].score < limit_score)) break;
@@ -138,10 +149,11 @@ static uint64_t finish(victims *v, kv_store *s, bool dry_run, uint64_t *records)
     return bytes;
 }
 
-uint64_t kv_store_evict(kv_store *s, uint64_t want, double limit, bool partly, bool dry_run, uint64_t *records) {
+uint64_t kv_store_evict(kv_store *s, uint64_t want, double limit, bool is_kept, bool partly, bool dry_run,
+                        uint64_t *records) {
     victims v = {0};
     pthread_mutex_lock(&s->mutex);
-    gather(&v, s, want, limit, partly);
+    gather(&v, s, want, limit, is_kept, partly);
     if (dry_run) {
         uint64_t bytes = v.bytes;
         if (records) *records += v.n;
@@ -219,6 +231,7 @@ kv_status kv_store_remove_namespace(kv_store *s, kv_hash ns, uint64_t *bytes, ui
     (void)kv_store_remove_small(s, path.s);
     kv_store_path(&path, s, "/ns/%s/probe.json", hex);
     (void)kv_store_remove_small(s, path.s);
+    (void)kv_spellings_erase(s->spellings, ns);
     /* Folders stay: they are small, and another process may be publishing into them. */
     return *records == all ? KV_OK : kv_fail(err, KV_IO, "%zu records could not be removed", all - (size_t)*records);
 }
@@ -246,6 +259,7 @@ kv_status kv_store_remove_old(kv_store *s, kv_hash ns, int64_t before, bool dry_
     pthread_mutex_unlock(&s->mutex);
     if (!dry_run) *records = 0;
     if (!dry_run) remove_old_note(s, ns, before);
+    if (!dry_run) (void)kv_spellings_erase_old(s->spellings, &ns, before);
     if (dry_run) free(v.rows);
     else *bytes = finish(&v, s, false, records);
     return KV_OK;
@@ -275,7 +289,7 @@ kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *reco
     }
     pthread_mutex_lock(&s->mutex);
     if (before > 0) gather_old(&v, s, NULL, before);
-    gather(&v, s, want, INFINITY, true); /* what is too old counts towards it */
+    gather(&v, s, want, INFINITY, true, true); /* what is too old counts towards it */
     *bytes = v.bytes;
     *records = v.n;
     if (dry_run) put_back(&v, s);
@@ -284,6 +298,7 @@ kv_status kv_store_gc(kv_store *s, bool dry_run, uint64_t *bytes, uint64_t *reco
         *records = 0;
         *bytes = finish(&v, s, false, records);
         kv_store_index_flush(s);
+        (void)kv_spellings_erase_old(s->spellings, NULL, before);
     } else {
         free(v.rows);
     }

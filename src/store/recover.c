@@ -158,6 +158,8 @@ static void add_row(walk *w, const kv_record_head *h, const kv_file_info *info) 
         .q = h->q,
         .e = h->e,
         .compute_ms = h->compute_ms,
+        .keep = h->keep_seconds,
+        .place = (uint8_t)h->place,
         .last_used = (uint32_t)(info->mtime < 0     ? 0
                                 : info->mtime < now ? info->mtime
                                                     : now),
@@ -289,9 +291,9 @@ static bool ns_entry(void *ctx, const char *name) {
 }
 
 static bool root_entry(void *ctx, const char *name) {
-    if (strncmp(name, "index.sqlite", 12) == 0 || strcmp(name, "ns") == 0 || strcmp(name, "tmp") == 0 ||
-        strcmp(name, "accounts") == 0)
-        return true; /* the index is measured when it matters; the others are counted apart */
+    if (strncmp(name, "index.sqlite", 12) == 0 || strncmp(name, KV_SPELLINGS_FILE, sizeof KV_SPELLINGS_FILE - 1) == 0 ||
+        strcmp(name, "ns") == 0 || strcmp(name, "tmp") == 0 || strcmp(name, "accounts") == 0)
+        return true; /* the databases are measured when it matters; the others are counted apart */
     return count_entry(ctx, name);
 }
 

@@ -87,6 +87,30 @@ void kv_store_index_remove(kv_store *s, const kv_index_row *rows, size_t n) {
     pthread_mutex_unlock(&s->index_mutex);
 }
 
+/* What the index does not know of the counts by kind of position. */
+static void flush_places(kv_store *s) {
+    kv_error err;
+    uint64_t kept[KV_PLACE_COUNT], hit[KV_PLACE_COUNT], any = 0;
+    pthread_mutex_lock(&s->index_mutex);
+    pthread_mutex_lock(&s->mutex);
+    memcpy(kept, s->new_kept, sizeof kept);
+    memcpy(hit, s->new_hit, sizeof hit);
+    for (int k = 0; k < KV_PLACE_COUNT; k++) any |= kept[k] | hit[k];
+    pthread_mutex_unlock(&s->mutex);
+    kv_status status = KV_BUSY;
+    if (any && s->index && kv_accounts_index_may_grow(&s->acc)) {
+        status = kv_index_add_places(s->index, kept, hit, &err);
+        if (status != KV_OK) index_failed(s, status, &err);
+    }
+    pthread_mutex_lock(&s->mutex);
+    for (int k = 0; k < KV_PLACE_COUNT && status == KV_OK; k++) { /* else the next flush tries again */
+        s->new_kept[k] -= kept[k];
+        s->new_hit[k] -= hit[k];
+    }
+    pthread_mutex_unlock(&s->mutex);
+    pthread_mutex_unlock(&s->index_mutex);
+}
+
 void kv_store_index_flush(kv_store *s) {
     kv_index_row *rows = NULL;
     size_t n = 0, cap = 0;
@@ -105,6 +129,7 @@ void kv_store_index_flush(kv_store *s) {
     pthread_mutex_unlock(&s->mutex);
     if (n) kv_store_index_put(s, rows, n);
     free(rows);
+    flush_places(s);
 }
 
 static void index_row(void *ctx, kv_table_row *row, kv_hash ns) {
@@ -134,6 +159,7 @@ static void open_index(kv_store *s) {
     for (int tries = 0; tries < 2; tries++) {
         kv_status status = kv_index_open(&s->index, s->cfg.dir, s->cfg.read_only, s->index_room / 4, &err);
         if (status == KV_OK) status = kv_index_load(s->index, index_row, s, &err);
+        if (status == KV_OK) status = kv_index_get_places(s->index, s->places_kept, s->places_hit, &err);
         if (status == KV_OK) break;
         kv_table_free(&s->table);
         kv_index_close(s->index);
@@ -144,6 +170,44 @@ static void open_index(kv_store *s) {
         if (status == KV_CORRUPT) kv_index_delete(s->f, s->cfg.dir);
     }
     count_index(s, s->index ? s->index_room : 0);
+}
+
+/* ── spellings ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+#define SPELLINGS_SHARE 128 /* of the budget, at most so many bytes */
+#define SPELLINGS_MOST  (16ull << 20)
+
+static bool take_for_spellings(void *ctx, uint64_t n) {
+    return kv_accounts_take(&((kv_store *)ctx)->acc, n) == 0;
+}
+
+static void give_back(void *ctx, uint64_t n) {
+    kv_accounts_settle(&((kv_store *)ctx)->acc, n, 0, 0); /* the files are measured as they are */
+}
+
+static int64_t spellings_now(void *ctx) {
+    return kv_store_now(ctx);
+}
+
+static void open_spellings(kv_store *s) {
+    bool in_memory = s->cfg.read_only || s->cfg.budget < KV_STORE_INDEX_MIN;
+    uint64_t share = s->cfg.budget / SPELLINGS_SHARE;
+    char *paths[3];
+    kv_spellings_paths(paths, s->cfg.dir);
+    for (int i = 2; i >= 0; i--)
+        if (in_memory && !s->cfg.read_only) (void)s->f->remove(s->f, paths[i]); /* of a larger budget */
+    kv_accounts_with_spellings(&s->acc, (const char *const *)paths);
+    for (int i = 0; i < 3; i++) free(paths[i]);
+    s->spellings = kv_spellings_new(&(kv_spellings_config){.dir = in_memory ? NULL : s->cfg.dir,
+                                                           .max_bytes = share < SPELLINGS_MOST ? share : SPELLINGS_MOST,
+                                                           .take = take_for_spellings,
+                                                           .give = give_back,
+                                                           .now = spellings_now,
+                                                           .ctx = s});
+}
+
+kv_spellings *kv_store_spellings(kv_store *s) {
+    return s->spellings;
 }
 
 /* ── open and close ────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -250,11 +314,12 @@ kv_status kv_store_open(kv_store **out, const kv_store_config *cfg, kv_error *er
         if (status != KV_OK) goto done;
     }
     open_index(s);
+    open_spellings(s);
     status = kv_store_recover(s, err);
     if (status == KV_OK) kv_accounts_set_day(&s->acc, kv_store_now(s) / 86400);
     if (status != KV_OK || cfg->read_only) goto done;
     uint64_t over = kv_accounts_over(&s->acc);
-    if (over) kv_store_evict(s, over, INFINITY, true, false, NULL);
+    if (over) kv_store_evict(s, over, INFINITY, true, true, false, NULL);
     write_tag(s);
     kv_store_index_flush(s);
 done:
@@ -279,6 +344,7 @@ void kv_store_close(kv_store *s) {
     drop_written(s);
     if (s->index) kv_store_index_flush(s);
     kv_index_close(s->index);
+    kv_spellings_free(s->spellings);
     if (s->alive_fd >= 0) {
         kv_path path;
         char hex[33];
@@ -354,12 +420,37 @@ void kv_store_touch(kv_store *s, const kv_record_head *head, double hits) {
     uint32_t i = kv_table_find(&s->table, head->ns, head->key, head->kind);
     if (i != KV_NO_ROW) {
         kv_table_row *r = &s->table.rows[i];
+        kv_table_tell(&s->table, now);
         r->hits = hits > 0 ? (float)(hits < 1e6 ? hits : 1e6) : 0;
         r->last_used = (uint32_t)now;
         if (!(r->flags & KV_ROW_USED)) s->n_used++;
         r->flags |= KV_ROW_USED;
         kv_table_changed(&s->table, i);
     }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+bool kv_store_is_pinned(kv_store *s, const kv_record_head *head) {
+    pthread_mutex_lock(&s->mutex);
+    uint32_t i = kv_table_find(&s->table, head->ns, head->key, head->kind);
+    bool pinned = i != KV_NO_ROW && s->table.rows[i].flags & KV_ROW_PINNED;
+    pthread_mutex_unlock(&s->mutex);
+    return pinned;
+}
+
+void kv_store_count_place(kv_store *s, kv_place_kind kind, uint64_t n_kept, uint64_t n_hits) {
+    pthread_mutex_lock(&s->mutex);
+    s->places_kept[kind] += n_kept;
+    s->places_hit[kind] += n_hits;
+    s->new_kept[kind] += n_kept;
+    s->new_hit[kind] += n_hits;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void kv_store_get_places(kv_store *s, uint64_t kept[KV_PLACE_COUNT], uint64_t hits[KV_PLACE_COUNT]) {
+    pthread_mutex_lock(&s->mutex);
+    memcpy(kept, s->places_kept, sizeof s->places_kept);
+    memcpy(hits, s->places_hit, sizeof s->places_hit);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -467,7 +558,7 @@ kv_status kv_store_set_note(kv_store *s, kv_hash ns, const char *json, kv_error 
     int there = s->f->stat(s->f, path.s, &old);
     if (there == 0 && !old.is_mine) return kv_fail(err, KV_FORBIDDEN, "%s belongs to another user", path.s);
     /* It is worth more than any one record: without it a new engine build is believed or doubted unseen. */
-    kv_status status = kv_store_make_room(s, n + 2 * KV_STORE_SLACK, INFINITY, err);
+    kv_status status = kv_store_make_room(s, n + 2 * KV_STORE_SLACK, INFINITY, true, err);
     if (status != KV_OK) return status;
     kv_accounts_settle(&s->acc, n + 2 * KV_STORE_SLACK, 0, 0);
     status = make_ns_folder(&dir, s, ns, err);

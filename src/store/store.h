@@ -2,6 +2,7 @@
  *
  *   DIR/CACHEDIR.TAG
  *   DIR/index.sqlite(-wal,-shm)          derived: deleted or damaged, it is rebuilt from the files
+ *   DIR/spellings.sqlite(-wal,-shm)      how what clients send back was spelled here first (store/spellings.h)
  *   DIR/accounts                         bytes in use and bytes reserved, of all servers that share DIR (accounts.h)
  *   DIR/lock                             eviction and opening take it
  *   DIR/ns/<namespace hex>/about.json    what made this namespace, in words, for `cache ls` and the miss reason
@@ -24,11 +25,13 @@
  * until kv_store_open has evicted down to it. A budget below KV_STORE_INDEX_MIN has no index: there are few files then,
  * and walking them is quick.
  *
- * Worth of a record: milliseconds of computing that it saves × decayed uses ÷ bytes. A use counts one and halves in a
- * week; having been made counts as one. Eviction takes the least worth first, leaves first: a block goes only when no
+ * Worth of a record: milliseconds of computing that it saves × uses ÷ bytes ÷ time since the last use. A use counts one
+ * and halves in a week; having been made counts as one. Eviction takes the least worth first, leaves first: a block goes only when no
  * record that hangs on it is left (its child nodes' records, its own node's window part and checkpoint). What is
  * pinned or being published does not go. For a record that is to be stored only what is worth less goes (by a tenth at
- * least, so that equals do not push each other out), and never the record's own parent.
+ * least, so that equals do not push each other out), and never the record's own parent. What a record says for how long
+ * it is to be kept after its last use goes after all that need not be kept, and for a record to be stored only when that
+ * says so too.
  *
  * Thread rule: any thread but the engine's (every call may do file I/O). Locks, in this order, none held during file
  * I/O on records: `index_mutex`, `mutex` of the table, `mutex` of the accounts. Callbacks run under none.
@@ -38,6 +41,7 @@
 
 #include "os/files.h"
 #include "store/format.h"
+#include "store/spellings.h"
 
 #define KV_STORE_MIN            (1ull << 20) /* the smallest budget: below, folders would take a good part of it */
 #define KV_STORE_INDEX_MIN      (16ull << 20)
@@ -84,8 +88,12 @@ kv_status kv_store_load(kv_store *s, kv_hash ns, void (*fn)(void *ctx, const kv_
 kv_status kv_store_load_all(kv_store *s, void (*fn)(void *ctx, const kv_store_row *row), void *ctx, kv_error *err);
 bool kv_store_has(kv_store *s, const kv_record_head *head); /* ns, key and kind decide */
 
-/* What a record is worth now, in milliseconds a byte; hits without its making. */
+/* What a record is worth that was used this moment, in milliseconds a byte; hits without its making. */
 double kv_store_worth(uint32_t compute_ms, double hits, uint64_t bytes);
+/* The part of it that is left when nobody has used the record for so long: 1 … 0. What was used a minute ago is likelier
+ * to be used in the next minute than what was used yesterday: between two uses lie seconds, minutes, hours or days, and
+ * each of them about as often as the others, so the chance falls with one over the time. */
+double kv_store_fade(int64_t idle_s);
 /* Reserve room for a record (ns, key, parent, kind, q, e, n_tokens, compute_ms and n_payload are used), evicting by
  * worth if it pays. wanted: its path was hit before, so the day's cap does not stop it. KV_NO_MEMORY with the reason:
  * over the budget, over today's writes, volume nearly full. KV_INVALID: it is stored, or being stored, already.
@@ -127,6 +135,11 @@ kv_status kv_store_clear_quarantine(kv_store *s, const kv_hash *ns, bool dry_run
 int kv_store_sharers(kv_store *s); /* other processes (openings) that have the directory open for writing now */
 /* hits: decayed to now, without the record's making. Kept in memory, written to the index now and then. */
 void kv_store_touch(kv_store *s, const kv_record_head *head, double hits);
+bool kv_store_is_pinned(kv_store *s, const kv_record_head *head); /* as this process knows */
+/* So many more positions of a kind were kept, or gone on at; the sums are of all processes and times that used the
+ * directory with an index. Kept in memory, written to the index now and then. */
+void kv_store_count_place(kv_store *s, kv_place_kind kind, uint64_t n_kept, uint64_t n_hits);
+void kv_store_get_places(kv_store *s, uint64_t kept[KV_PLACE_COUNT], uint64_t hits[KV_PLACE_COUNT]);
 /* Another process that shares the directory heeds a pin too: it looks before it removes. */
 kv_status kv_store_pin(kv_store *s, const kv_record_head *head, bool pinned, kv_error *err);
 
@@ -145,6 +158,10 @@ bool kv_store_get_note(kv_buf *out, kv_store *s, kv_hash ns);
 kv_status kv_store_namespaces(kv_store *s,
                               void (*fn)(void *ctx, kv_hash ns, const char *about, uint64_t bytes, uint64_t records),
                               void *ctx, kv_error *err);
+
+/* The directory's map of spellings, within its budget; in memory when it is read_only or the budget below
+ * KV_STORE_INDEX_MIN. Borrowed, lives as long as the store. A namespace's rows go with it. */
+kv_spellings *kv_store_spellings(kv_store *s);
 
 /* Housekeeping: remove what is too old, leftovers in tmp/, what is over the budget or the volume's free space; write
  * uses to the index. With dry_run only count. bytes, records: what went (or would). */

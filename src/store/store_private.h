@@ -55,11 +55,15 @@ struct kv_store {
     int n_held;        /* of those, descriptors held open */
     kv_ns_dirs **dirs; /* by number of the namespace */
     uint16_t n_dirs;
+    uint64_t places_kept[KV_PLACE_COUNT], places_hit[KV_PLACE_COUNT]; /* of all that used the directory */
+    uint64_t new_kept[KV_PLACE_COUNT], new_hit[KV_PLACE_COUNT];       /* of those the index does not know yet */
     uint32_t n_used; /* about how many rows the index does not have as they are */
     uint32_t root_size, ns_size, tmp_size, quarantine_size; /* directories, as last seen */
 
     pthread_mutex_t index_mutex; /* first; guards `index` being opened and closed, held while it is changed */
     kv_index *index;
+
+    kv_spellings *spellings; /* locked in itself, outside of `mutex` and the accounts' */
 
     pthread_mutex_t quarantine_mutex; /* its folder is trimmed by one thread at a time; taken under no other lock */
 
@@ -95,8 +99,9 @@ uint64_t kv_store_clean_tmp(kv_store *s, bool dry_run);
 
 /* publish.c */
 kv_ns_dirs *kv_store_dirs(kv_store *s, uint16_t ns); /* with the mutex held */
-/* Reserves `need` bytes in the accounts, by eviction of what is worth less than `worth`. */
-kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, kv_error *err);
+/* Reserves `need` bytes in the accounts, by eviction of what is worth less than `worth`; is_kept: also of what is kept for
+ * a time that is not over. */
+kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, bool is_kept, kv_error *err);
 
 /* read.c */
 /* Counts, moves the file aside (not when read-only), forgets the row and tells. */
@@ -104,8 +109,10 @@ void kv_store_quarantine(kv_store *s, const kv_record_head *head, const char *wh
 
 /* evict.c */
 /* Frees `want` bytes by removing what is worth less than `limit` (milliseconds a byte; INFINITY: whatever it is worth).
+ * What is to be kept for a time that is not over goes after all else, and with is_kept or INFINITY only.
  * All or nothing, unless partly. Bytes freed; dry_run: that would be. */
-uint64_t kv_store_evict(kv_store *s, uint64_t want, double limit, bool partly, bool dry_run, uint64_t *records);
+uint64_t kv_store_evict(kv_store *s, uint64_t want, double limit, bool is_kept, bool partly, bool dry_run,
+                        uint64_t *records);
 /* The row goes (its file went, or is damaged): index, and callback if tell. */
 void kv_store_forget(kv_store *s, const kv_record_head *head, bool tell);
 

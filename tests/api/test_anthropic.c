@@ -192,7 +192,7 @@ static void check_marks(size_t i) {
     kv_job *j;
     kv_error err = {0};
     if (kv_anthropic_read(&a, body, false, &r.app, &err) != KV_OK) fail_msg("%s: %s", text.data, err.message);
-    if (kv_chat_job_new(&j, &nothing, a.chat, &r.app, &err) != KV_OK) fail_msg("%s: %s", text.data, err.message);
+    if (kv_chat_job_new(&j, &nothing, a.chat, NULL, &r.app, &err) != KV_OK) fail_msg("%s: %s", text.data, err.message);
     kv_anthropic_find_marks(j, &a);
     assert_int_equal(j->n_hints, marked[i].n);
     for (int k = 0; k < j->n_hints; k++) {

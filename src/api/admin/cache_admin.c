@@ -18,7 +18,9 @@
 #include "api/endpoints.h"
 #include "api/respelling.h"
 #include "api/scope.h"
+#include "cache/namespace.h"
 #include "state/stored.h"
+#include "store/spellings.h"
 
 static kv_status require_admin(const kv_http_request *req, kv_error *err) {
     if (kv_http_is_admin(req)) return KV_OK;
@@ -104,8 +106,9 @@ static void free_question(question *q) {
     free(q->scope);
 }
 
-static kv_status read_chat(question *q, const kv_app *app, const json_t *body, kv_error *err) {
-    kv_status st = kv_chat_body_read(&q->params, &q->chat, body, app, err);
+static kv_status read_chat(question *q, const kv_app *app, const json_t *body, const kv_http_request *req,
+                           kv_error *err) {
+    kv_status st = kv_chat_body_read(&q->params, &q->chat, body, req, app, err);
     if (st != KV_OK) return st;
     size_t n;
     const char *text = kv_chat_prompt_text(q->chat, &n);
@@ -117,7 +120,7 @@ static kv_status read_question(question *q, const kv_app *app, const kv_http_req
     kv_status st = kv_body_read_for_model(&body, req, app, err);
     if (st != KV_OK) return st;
     if (kv_json_get(body, "messages")) {
-        st = read_chat(q, app, body, err);
+        st = read_chat(q, app, body, req, err);
     } else {
         st = kv_params_parse(&q->params, body, KV_API_COMPLETIONS, app, err);
         if (st == KV_OK) st = kv_prompts_parse(&q->prompts, app->model, json_object_get(body, "prompt"), err);
@@ -203,6 +206,8 @@ kv_status kv_serve_erase_cache(void *ctx, kv_http_request *req, kv_http_response
     for (int i = 0; i < app->engine_info.n_slots; i++) kv_sched_erase_slot(app->sched, i, NULL, NULL);
     uint64_t records = app->cache ? kv_cache_erase(app->cache, scope, err) : 0;
     uint64_t responses = app->responses ? kv_stored_erase(app->responses, scope) : 0;
+    if (app->spellings && scope) kv_spellings_erase(app->spellings, kv_namespace_root(app->cache_base, scope));
+    else if (app->spellings) kv_spellings_erase_model(app->spellings, app->cache_base);
     kv_ledger_forget_texts(app->ledger, scope);
     free(scope);
     kv_json_dump_new(&res->body, json_pack("{s:I, s:I}", "erased_records", (json_int_t)records, "erased_responses",

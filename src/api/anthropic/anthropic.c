@@ -409,7 +409,7 @@ static kv_status serve_messages(void *app, kv_http_request *req, kv_http_respons
     kv_status st = kv_app_require_ready(app, err);
     if (st == KV_OK) st = read_request(&asked, &a, req, false, app, err);
     if (st == KV_OK) {
-        st = kv_chat_job_new(&j, &dialect, a.chat, app, err);
+        st = kv_chat_job_new(&j, &dialect, a.chat, req, app, err);
         if (st != KV_OK) rename_field(err, asked);
     }
     if (st == KV_OK) {
@@ -430,7 +430,7 @@ static kv_status serve_count(void *app, kv_http_request *req, kv_http_response *
     kv_status st = kv_app_require_model(app, err);
     if (st == KV_OK) st = read_request(&asked, &a, req, true, app, err);
     if (st == KV_OK) {
-        st = kv_chat_count_tokens(&n_tokens, a.chat, app, err);
+        st = kv_chat_count_tokens(&n_tokens, a.chat, req, app, err);
         if (st != KV_OK) rename_field(err, asked);
     }
     if (st == KV_OK) {

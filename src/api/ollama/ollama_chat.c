@@ -20,6 +20,7 @@
 /* What a body asks for, on its way to a job. */
 typedef struct asking {
     kv_app *app;
+    const kv_http_request *req;
     json_t *body;   /* owned */
     json_t *openai; /* owned */
     kv_ollama *o;   /* owned, until a job has it */
@@ -32,7 +33,7 @@ static void free_asking(asking *a) {
 }
 
 static kv_status read_asking(asking *a, kv_app *app, bool generate, const kv_http_request *req, kv_error *err) {
-    *a = (asking){.app = app};
+    *a = (asking){.app = app, .req = req};
     kv_status st = kv_body_read(&a->body, req, err);
     if (st == KV_OK) st = kv_ollama_read(&a->o, &a->openai, a->body, generate, app, err);
     return st;
@@ -45,7 +46,7 @@ static kv_status render(kv_job **out, const asking *a, kv_error *err) {
         json_object_set_new(a->openai, "logprobs", json_true());
         json_object_set_new(a->openai, "top_logprobs", json_integer(a->o->n_top));
     }
-    kv_status st = kv_chat_job_new(out, &kv_ollama_dialect, a->openai, a->app, err);
+    kv_status st = kv_chat_job_new(out, &kv_ollama_dialect, a->openai, a->req, a->app, err);
     if (st != KV_OK) return st;
     if (!a->o->thinks || kv_chat_prompt_thinks((*out)->chat)) return KV_OK;
     kv_job_free(*out);
@@ -369,7 +370,6 @@ static kv_status serve_unload(kv_app *app, bool generate, kv_http_request *req, 
     return st;
 }
 
-static kv_status serve(kv_app *app, bool generate, kv_http_request *req, kv_http_response *res, kv_error *err) {
 /* While the model is loaded: lines as pings of a running answer are (ollama_answer.c). Which model it is, the first real
  * one says. */
 static void say_line(kv_buf *out, bool generate) {
@@ -414,6 +414,7 @@ static const kv_gate_voice generate_voice = {
     .by_default = true,
 };
 
+static kv_status serve(kv_app *app, bool generate, kv_http_request *req, kv_http_response *res, kv_error *err) {
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
     if (peek_unload(req, generate)) return serve_unload(app, generate, req, res, err);

@@ -118,7 +118,7 @@ kv_status kv_serve_chat_completions(void *app, kv_http_request *req, kv_http_res
     json_t *parsed = NULL;
     kv_job *j = NULL;
     if (st == KV_OK) st = kv_body_read(&parsed, req, err);
-    if (st == KV_OK) st = kv_chat_job_new(&j, &chat, parsed, app, err);
+    if (st == KV_OK) st = kv_chat_job_new(&j, &chat, parsed, req, app, err);
     json_decref(parsed);
     return st == KV_OK ? kv_job_run(j, req, res, err) : st;
 }
@@ -129,7 +129,7 @@ kv_status kv_serve_chat_input_tokens(void *app, kv_http_request *req, kv_http_re
     json_t *parsed = NULL;
     size_t n_tokens;
     if (st == KV_OK) st = kv_body_read(&parsed, req, err);
-    if (st == KV_OK) st = kv_chat_count_tokens(&n_tokens, parsed, app, err);
+    if (st == KV_OK) st = kv_chat_count_tokens(&n_tokens, parsed, req, app, err);
     json_decref(parsed);
     if (st == KV_OK) kv_buf_addf(&res->body, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n_tokens);
     return st;
@@ -143,7 +143,7 @@ kv_status kv_serve_apply_template(void *app, kv_http_request *req, kv_http_respo
     kv_chat_prompt *prompt;
     size_t n;
     st = kv_body_read(&parsed, req, err);
-    if (st == KV_OK) st = kv_chat_body_read(&params, &prompt, parsed, app, err);
+    if (st == KV_OK) st = kv_chat_body_read(&params, &prompt, parsed, req, app, err);
     json_decref(parsed);
     if (st != KV_OK) return st;
     const char *text = kv_chat_prompt_text(prompt, &n);

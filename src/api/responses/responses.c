@@ -21,8 +21,8 @@ static kv_status read_request(kv_response **out, const kv_app *app, const kv_htt
 }
 
 /* A job with the prompt as it is to be computed. On failure `r` stays the caller's. */
-static kv_status make_job(kv_job **out, kv_response *r, const kv_app *app, kv_error *err) {
-    kv_status st = kv_chat_job_new(out, &kv_response_dialect, r->chat, app, err);
+static kv_status make_job(kv_job **out, kv_response *r, const kv_http_request *req, const kv_app *app, kv_error *err) {
+    kv_status st = kv_chat_job_new(out, &kv_response_dialect, r->chat, req, app, err);
     if (st != KV_OK) {
         kv_response_rename_error(err, r);
         return st;
@@ -39,7 +39,7 @@ static kv_status serve(void *ctx, kv_http_request *req, kv_http_response *res, k
     kv_status st = kv_app_require_ready(app, err);
     if (st == KV_OK) st = read_request(&r, app, req, err);
     if (st != KV_OK) return st;
-    st = make_job(&j, r, app, err);
+    st = make_job(&j, r, req, app, err);
     if (st == KV_OK) return kv_job_run(j, req, res, err);
     kv_response_free(r);
     return st;
@@ -56,7 +56,7 @@ kv_status kv_serve_response_input_tokens(void *ctx, kv_http_request *req, kv_htt
     kv_status st = kv_app_require_model(app, err);
     if (st == KV_OK) st = read_request(&r, app, req, err);
     if (st != KV_OK) return st;
-    st = make_job(&j, r, app, err);
+    st = make_job(&j, r, req, app, err);
     if (st != KV_OK) {
         kv_response_free(r);
         return st;
