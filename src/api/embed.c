@@ -43,8 +43,6 @@ kv_status kv_embed_open(kv_embed **out, kv_model *model, const kv_engine_params 
         .pooling = opt->reranking ? KV_POOLING_RANK : KV_POOLING_MODEL,
         .n_batch = choose_batch(m, opt, n_ctx_served),
         .n_ctx = long_text,
-        /* behind the last position a model may have no vector for one, and the engine aborts */
-        .n_most = m->is_encoder || n_ctx_served > m->n_ctx_train ? n_ctx_served : m->n_ctx_train,
         .n_texts = TEXTS_A_CALL,
     };
     p.engine.flash_attn =

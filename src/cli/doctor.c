@@ -252,8 +252,8 @@ static void check_model(kv_doctor_tool *t) {
         kv_doctor_find(t, KV_VERDICT_OK, "model", NULL,
                        json_pack("{s:s, s:s, s:s, s:i}", "name", m->name ? m->name : "", "arch", m->arch ? m->arch : "",
                                  "memory", kv_memory_kind_name(e->memory), "context", (int)l.plan.n_ctx),
-                       "%s, architecture %s, an encoder: vectors of texts of at most %d tokens, nothing to cache",
-                       m->name ? m->name : "?", m->arch ? m->arch : "?", (int)l.plan.n_ctx);
+                       "%s, architecture %s, an encoder: context %d, nothing to cache", m->name ? m->name : "?",
+                       m->arch ? m->arch : "?", (int)l.plan.n_ctx);
         kv_loaded_free(&l);
         return;
     }

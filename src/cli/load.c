@@ -285,11 +285,13 @@ static void use_tuning(kv_loaded *l) {
     l->params.n_batch = l->tuning.chunk + l->params.n_slots;
 }
 
-/* An encoder generates nothing, so there is nothing to measure and no cell to plan for. */
+/* An encoder generates nothing, so there is nothing to measure and no cell to plan for. How long a text can be, its
+ * embedder says, within what is asked for here. */
 static kv_status choose_for_encoder(kv_loaded *l, const kv_options *opt) {
     const kv_model_info *m = kv_model_get_info(l->model);
     int32_t n = m->n_ctx_train > 1 ? m->n_ctx_train : 2;
-    if (opt->n_ctx > 1) n = smaller(opt->n_ctx, n);
+    if (opt->rope_scale > 1 && n < INT32_MAX / opt->rope_scale) n = (int32_t)(n * opt->rope_scale);
+    if (opt->n_ctx > 1) n = (int32_t)opt->n_ctx;
     l->memory = KV_MEMORY_NONE;
     l->tuning = (kv_tuning){.flash_attn = opt->flash_attn == KV_FA_ON, .chunk = l->block, .min_chunk = 16};
     l->tuning.on_cpu = true;

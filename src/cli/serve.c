@@ -272,7 +272,7 @@ int kv_serve_check(const kv_options *opt) {
         kv_buf_addf(&out, "model       %s: %s, architecture %s, memory %s\n", m->name, m->desc, m->arch,
                     kv_memory_kind_name(e->memory));
         if (e->memory == KV_MEMORY_NONE) {
-            kv_buf_addf(&out, "texts       of at most %d tokens\n", l.plan.n_ctx_served);
+            kv_buf_addf(&out, "context     %d tokens of one text at most, and no more than -ub\n", l.plan.n_ctx_served);
         } else {
             kv_plan_print(&out, &l.plan, &l.shape);
             kv_buf_addf(&out, "chunk       %d tokens, %d at least while others decode, in blocks of %d\n",

@@ -49,6 +49,14 @@ static bool is_causal(const kv_llama_model *m) {
     return llama_model_meta_val_str(m->model, key, text, sizeof text) < 0 || strcmp(text, "false") != 0;
 }
 
+/* Each position has a vector of its own in the file, and behind the last one the engine aborts. */
+static bool has_learnt_positions(const kv_llama_model *m) {
+    static const char *const archs[] = {"bert", "gpt2", "starcoder", "mpt", NULL};
+    for (const char *const *arch = archs; *arch; arch++)
+        if (strcmp(m->arch, *arch) == 0) return true;
+    return false;
+}
+
 static void alloc_batch(llama_embedder *e, int32_t n) {
     kv_llama_batch_alloc(&e->batch, &e->seq_value, n);
     /* The engine computes every row here, and warns of others. */
@@ -113,7 +121,8 @@ kv_status kv_llama_embedder_new(kv_embedder **out, kv_model *model, const kv_emb
     info->n_texts = n_texts;
     bool in_parts = info->pooling == KV_POOLING_LAST && e->memory && is_causal(m);
     info->n_text_max = in_parts ? (int32_t)llama_n_ctx(e->ctx) : info->n_batch;
-    if (p->n_most > 0 && p->n_most < info->n_text_max) info->n_text_max = p->n_most;
+    if (has_learnt_positions(m) && m->base.info.n_ctx_train < info->n_text_max)
+        info->n_text_max = m->base.info.n_ctx_train;
     uint64_t cells, compute;
     status = kv_border_memory_bytes(&cells, &compute, e->ctx, err);
     if (status != KV_OK) goto done;

@@ -33,7 +33,6 @@ struct kv_embedder_params {
     kv_pooling pooling;
     int32_t n_batch; /* most tokens of one call */
     int32_t n_ctx;   /* most tokens of one text, where it can be larger than n_batch */
-    int32_t n_most;  /* most tokens of one text at all: there are not more positions; 0 = as many as the above say */
     int32_t n_texts; /* most texts of one call; less where the memory does not allow it */
 };
 typedef struct kv_embedder_params kv_embedder_params;

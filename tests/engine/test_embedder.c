@@ -148,7 +148,7 @@ static void encoders(void **state) {
     assert_int_equal(kv_model_get_info(m)->n_ctx_train, 512);
     kv_tokens texts[3] = {tokens_of(m, "the quick brown fox"), tokens_of(m, "jumps"), {0}};
     assert_int_equal(texts[1].len, 1 + 5 + 1); /* [CLS] j u m p s [SEP] */
-    kv_embedder_params p = {.pooling = KV_POOLING_MODEL, .n_batch = 1024, .n_texts = 4, .n_most = 512};
+    kv_embedder_params p = {.pooling = KV_POOLING_MODEL, .n_batch = 1024, .n_texts = 4};
     kv_error err = {0};
     kv_embedder *e;
     kv_engine_params_defaults(&p.engine);
