@@ -23,6 +23,13 @@ const char *kv_miss_text(kv_miss m) {
     return (unsigned)m < KV_MISS_COUNT ? texts[m] : "";
 }
 
+/* What the store has counted before. */
+static void remember_places(kv_cache *c) {
+    uint64_t kept[KV_PLACE_COUNT], hits[KV_PLACE_COUNT];
+    kv_store_get_places(c->cfg.store, kept, hits);
+    for (int k = 0; k < KV_PLACE_COUNT; k++) c->stats.places[k] = (kv_place_count){kept[k], hits[k]};
+}
+
 kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err) {
     *out = NULL;
     const kv_engine_info *info = cfg->engine;
@@ -45,6 +52,9 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
                             cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell),
                             .exact_chunk = cfg->exact_chunk,
                             .only_intervals = cfg->only_intervals};
+    c->state_bytes = info->bytes_recurrent;
+    c->cell_bytes = info->bytes_per_cell;
+    c->window_cell_bytes = info->bytes_per_window_cell;
     c->near = kv_policy_near(c->policy.interval, info->bytes_recurrent, info->bytes_per_cell);
     if (cfg->clock == kv_clock_real()) c->wall_offset_s = kv_wall_seconds() - kv_now_us(cfg->clock) / 1000000;
     c->give_up_at = INT64_MAX;
@@ -56,6 +66,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     pthread_cond_init(&c->quiet, NULL);
     pthread_cond_init(&c->settled, NULL);
     if (cfg->store) kv_store_on_gone(cfg->store, kv_cache_gone, c);
+    if (cfg->store) remember_places(c);
     *out = c;
     return KV_OK;
 }

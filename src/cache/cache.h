@@ -72,6 +72,7 @@ typedef struct kv_cache_config {
     const struct kv_namespace_others *others;
     int32_t interval;      /* 0 = by kv_policy_interval */
     bool only_intervals;   /* policy.h */
+    uint64_t path_bytes;   /* most bytes of checkpoints or window parts along one path; 0 = by kv_policy_budget */
     int32_t exact_chunk;   /* --exact: the prefill chunk, a multiple of block; 0 = off (policy.h) */
     kv_io *io;             /* borrowed; outlives the cache */
     const kv_clock *clock; /* borrowed */
@@ -151,12 +152,23 @@ bool kv_cache_is_readonly(const kv_cache *c);
 bool kv_cache_keeps_places(const kv_cache *c);
 /* Tokens: a place that nobody marked must lie so far behind a kept one to be kept, too (policy.h). */
 int32_t kv_cache_near(const kv_cache *c);
+/* Which of a prompt's places are worth being kept when it is computed from `cached` on: hints (*n_hints of them, owned by
+ * the caller, may be NULL) are marked as left out or not, and such between them are added. l: what its look-up found, or
+ * NULL. Only where places are kept; the prompt's kv_places then are_chosen. */
+void kv_cache_choose_places(kv_cache *c, kv_hint **hints, int *n_hints, int32_t n_prompt, int32_t cached,
+                            const kv_lookup *l);
+/* A prompt is computed from that position on: a hit for the kind of what is stored there. */
+void kv_cache_note_resumed(kv_cache *c, const kv_lookup *l, int32_t position);
 
 typedef struct kv_cache_stats { /* counters since start, and gauges */
     uint64_t n_lookups, tokens_looked_up, tokens_matched, tokens_restored;
     uint64_t n_miss[KV_MISS_COUNT];
     uint64_t n_blocks, n_windows, n_checkpoints, bytes_captured; /* inserted */
-    uint64_t n_dropped;                               /* captures that found no room in the queue, or no parent */
+    uint64_t n_dropped; /* captures that found no room in the queue or in their path's budget, or no parent */
+    /* Of states and window parts, by the kind of position that they were kept for; the counts are of all times that the
+     * store has seen, bytes since start: captured, and written to disk. */
+    kv_place_count places[KV_PLACE_COUNT];
+    uint64_t place_bytes[KV_PLACE_COUNT], place_bytes_written[KV_PLACE_COUNT];
     uint64_t n_evicted;                               /* from memory */
     uint64_t n_written, bytes_written, n_not_written; /* records that went to disk, and that the store refused */
     uint64_t n_read, bytes_read, n_read_failed;       /* from disk into the engine */

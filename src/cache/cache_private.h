@@ -10,6 +10,7 @@
  *   pieces.c   a vocabulary by its bytes
  *   restore.c  those records into the engine, read from the disk while others compute
  *   trail.c    what a running sequence leaves behind
+ *   path.c     what is kept along a path: which places, and within which budget
  *   probe.c    whether what another engine build left can be used
  *
  * A record's way:
@@ -47,6 +48,7 @@ struct kv_cache {
     int32_t near; /* see kv_policy_near */
     int32_t window;
     bool window_is_chunked;
+    uint64_t state_bytes, cell_bytes, window_cell_bytes; /* of one recurrent state; of one token */
     kv_radix *tree;
     kv_pool pool;
     int64_t wall_offset_s;       /* what the clock lacks to Unix time */
@@ -109,7 +111,8 @@ bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out);
 kv_status kv_cache_read(kv_cache *c, kv_record *r, bool *from_drive, kv_error *err);
 /* The head by which the store finds a node's record. False: there is none on disk. */
 bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
-void kv_cache_touch(kv_cache *c, kv_radix_node *node); /* a use, in the tree and on disk */
+/* A use of the node, in the tree, and of some of its records, on disk. slots: bits, 1 << kv_radix_slot. */
+void kv_cache_touch(kv_cache *c, kv_radix_node *node, unsigned slots);
 /* The record goes from the tree, from memory and from disk. */
 void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot);
 /* A node that has no record any more goes with all that hangs on it. Takes over the reference; false: it has some. */
@@ -123,6 +126,14 @@ void kv_cache_wait_while(kv_cache *c, const bool *one, const bool *other, int64_
 /* lookup.c */
 /* Children known by key alone are put apart; one whose tokens are gone is forgotten. False: one cannot be read now. */
 bool kv_cache_settle_children(kv_cache *c, kv_radix_node *parent);
+
+/* path.c */
+/* What is kept from the root to `last` (NULL = nothing) and at `more`, known by tokens already: n spots, the caller's. */
+kv_spot *kv_path_kept(int *n, kv_cache *c, kv_radix_node *last, kv_radix_node *const *more, int n_more);
+/* Room in its path's budget for a state or window part of `node`, which has none yet; what is worth least there goes.
+ * False: there is none. Other records need no such room. */
+bool kv_cache_make_path_room(kv_cache *c, kv_radix_node *node, const kv_record *r);
+void kv_cache_count_place(kv_cache *c, kv_place_kind kind, bool hit); /* one more was gone on at, or kept */
 
 /* restore.c */
 void kv_cache_feed_hungry(kv_cache *c); /* after room to read into was given back */

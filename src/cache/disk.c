@@ -64,14 +64,14 @@ void kv_cache_gone(void *cache, const kv_record_head *head) {
     kv_cache_prune(c, node);
 }
 
-void kv_cache_touch(kv_cache *c, kv_radix_node *node) {
+void kv_cache_touch(kv_cache *c, kv_radix_node *node, unsigned slots) {
     int64_t now = kv_cache_now_s(c), used;
     double hits;
     kv_radix_touch(c->tree, node, now);
     kv_radix_use(&hits, &used, c->tree, node, now);
     for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
         kv_record_head head;
-        if (kv_cache_head_of(&head, c, node, slot)) kv_store_touch(c->cfg.store, &head, hits);
+        if (slots >> slot & 1 && kv_cache_head_of(&head, c, node, slot)) kv_store_touch(c->cfg.store, &head, hits);
     }
 }
 
@@ -188,6 +188,8 @@ static void load_row(void *ctx, const kv_store_row *row) {
     pthread_mutex_lock(&c->mutex);
     bool there = kv_radix_get_record(&rec, c->tree, node, slot);
     if (!there) rec = (kv_radix_record){.bytes = h->n_payload, .canonical = h->canonical, .compute_ms = h->compute_ms};
+    rec.place = (uint8_t)h->place;
+    rec.keep_300s = h->keep_seconds < 300u * UINT8_MAX ? (uint8_t)((h->keep_seconds + 299) / 300) : UINT8_MAX;
     rec.on_disk = true;
     kv_radix_set_record(c->tree, node, slot, &rec);
     pthread_mutex_unlock(&c->mutex);
@@ -284,7 +286,9 @@ static void settle(kv_cache *c, kv_record *r, kv_status status) {
     }
     if (status == KV_OK) {
         c->stats.n_written++;
-        c->stats.bytes_written += kv_format_file_bytes(r->head.n_tokens, r->head.n_payload);
+        uint64_t bytes = kv_format_file_bytes(r->head.n_tokens, r->head.n_payload);
+        c->stats.bytes_written += bytes;
+        if (r->head.kind != KV_RECORD_BLOCK) c->stats.place_bytes_written[r->head.place] += bytes;
     } else if (ours) {
         c->stats.n_not_written++;
     }

@@ -10,6 +10,7 @@
 
 typedef struct victim {
     kv_radix_node *node;
+    bool is_kept;   /* the time for which it is to be kept is not over */
     double worth;   /* of all records of the node that are in the account */
     uint64_t bytes; /* of them */
 } victim;
@@ -22,9 +23,10 @@ typedef struct victims {
 } victims;
 
 /* What of a node lies in the RAM account, and whether all of that is on disk too. */
-static uint64_t bytes_in_ram(kv_cache *c, const kv_radix_node *node, uint32_t *compute_ms, bool *on_disk) {
+static uint64_t bytes_in_ram(kv_cache *c, const kv_radix_node *node, uint32_t *compute_ms, uint32_t *keep,
+                             bool *on_disk) {
     uint64_t bytes = 0;
-    *compute_ms = 0;
+    *compute_ms = *keep = 0;
     *on_disk = true;
     pthread_mutex_lock(&c->mutex);
     for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
@@ -34,6 +36,7 @@ static uint64_t bytes_in_ram(kv_cache *c, const kv_radix_node *node, uint32_t *c
         if (atomic_load(&r->account) != KV_ACCOUNT_RAM) continue;
         bytes += r->counted;
         *compute_ms += rec.compute_ms;
+        if (rec.keep_300s * 300u > *keep) *keep = rec.keep_300s * 300u;
         *on_disk = *on_disk && rec.on_disk;
     }
     pthread_mutex_unlock(&c->mutex);
@@ -44,9 +47,9 @@ static void consider(void *ctx, kv_radix_node *node) {
     victims *all = ctx;
     double hits;
     int64_t used;
-    uint32_t compute_ms;
+    uint32_t compute_ms, keep;
     bool on_disk;
-    uint64_t bytes = bytes_in_ram(all->c, node, &compute_ms, &on_disk);
+    uint64_t bytes = bytes_in_ram(all->c, node, &compute_ms, &keep, &on_disk);
     if (bytes == 0) return;
     kv_radix_use(&hits, &used, all->c->tree, node, all->now);
     if (all->n == all->cap) {
@@ -54,33 +57,38 @@ static void consider(void *ctx, kv_radix_node *node) {
         all->v = kv_realloc(all->v, all->cap * sizeof *all->v);
     }
     kv_radix_ref(all->c->tree, node);
-    all->v[all->n++] = (victim){node, kv_store_worth(compute_ms, hits, bytes), bytes};
+    all->v[all->n++] =
+        (victim){node, used + keep > all->now && !on_disk, kv_store_worth(compute_ms, hits, bytes) * kv_store_fade(all->now - used), bytes};
 }
 
 static int by_worth(const void *a, const void *b) {
-    double x = ((const victim *)a)->worth, y = ((const victim *)b)->worth;
-    return x < y ? -1 : x > y;
+    const victim *x = a, *y = b;
+    if (x->is_kept != y->is_kept) return x->is_kept ? 1 : -1;
+    return x->worth < y->worth ? -1 : x->worth > y->worth;
 }
 
 /* What is on disk too only leaves memory. The rest is gone then, so it goes leaves first. */
 static bool take_out(kv_cache *c, victim *v) {
-    uint32_t compute_ms;
+    uint32_t compute_ms, keep;
     bool on_disk;
-    if (bytes_in_ram(c, v->node, &compute_ms, &on_disk) == 0) return false;
+    if (bytes_in_ram(c, v->node, &compute_ms, &keep, &on_disk) == 0) return false;
     if (!on_disk && !kv_radix_is_free_leaf(c->tree, v->node)) return false;
     for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_let_go(c, v->node, slot, true);
     return true;
 }
 
-/* The least worth first, until `bytes` are free or none is left. A parent becomes a leaf when its last child is gone:
+/* The least worth first, what is to be kept for a time last, until `bytes` are free or none is left. A parent becomes a leaf when its last child is gone:
  * several passes. True when something went. */
 static bool evict(kv_cache *c, uint64_t bytes) {
     victims all = {.c = c, .now = kv_cache_now_s(c)};
     kv_radix_walk(c->tree, consider, &all);
     if (all.n) qsort(all.v, all.n, sizeof *all.v, by_worth);
     uint64_t freed = 0, n_gone = 0;
+    bool enough = false;
     for (size_t i = 0; i < all.n; i++) {
-        if (freed < bytes && take_out(c, &all.v[i])) {
+        /* What is to be kept goes only once nothing else can: parents may be leaves in the next pass. */
+        if (all.v[i].is_kept && i > 0 && !all.v[i - 1].is_kept) enough = n_gone > 0;
+        if (freed < bytes && !enough && take_out(c, &all.v[i])) {
             freed += all.v[i].bytes;
             n_gone++;
             kv_cache_prune(c, all.v[i].node);
@@ -118,17 +126,24 @@ void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
     }
 }
 
+static uint32_t keep_300s(uint32_t seconds) {
+    return seconds < 300 * UINT8_MAX ? (seconds + 299) / 300 : UINT8_MAX;
+}
+
 /* Into the node's slot; with a store it waits in the queue for the disk. */
 static bool put(kv_cache *c, kv_radix_node *node, kv_record *r) {
     kv_radix_slot slot = kv_cache_slot_of(r->head.kind);
     kv_radix_record have;
     if (kv_radix_get_record(&have, c->tree, node, slot)) return false;
+    if (!kv_cache_make_path_room(c, node, r)) return false;
     if (!c->cfg.store && !kv_cache_keep_in_ram(c, r)) return false;
     pthread_mutex_lock(&c->mutex);
     kv_radix_set_record(c->tree, node, slot,
                         &(kv_radix_record){.bytes = r->payload.len,
                                            .ram = kv_record_ref(r),
                                            .canonical = r->head.canonical,
+                                           .place = (uint8_t)r->head.place,
+                                           .keep_300s = (uint8_t)keep_300s(r->head.keep_seconds),
                                            .compute_ms = r->head.compute_ms});
     pthread_mutex_unlock(&c->mutex);
     return true;
@@ -167,6 +182,7 @@ static void count_inserted(kv_cache *c, const kv_record *r, bool ok) {
         return;
     }
     c->stats.bytes_captured += r->counted;
+    if (r->head.kind != KV_RECORD_BLOCK) c->stats.place_bytes[r->head.place] += r->counted;
     switch (r->head.kind) {
     case KV_RECORD_BLOCK: c->stats.n_blocks++; break;
     case KV_RECORD_WINDOW: c->stats.n_windows++; break;
@@ -187,6 +203,7 @@ static void insert_all(void *cache) {
         pthread_mutex_unlock(&c->mutex);
         if (!r) return;
         bool ok = insert(c, r);
+        if (ok && r->head.kind != KV_RECORD_BLOCK) kv_cache_count_place(c, r->head.place, false);
         pthread_mutex_lock(&c->mutex);
         count_inserted(c, r, ok);
         c->n_settled++;

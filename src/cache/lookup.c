@@ -47,6 +47,9 @@ static void forget_plan(kv_lookup *l) {
     l->steps = NULL;
     l->n_steps = 0;
     part_free(&l->checkpoint);
+    free(l->kept);
+    l->kept = NULL;
+    l->n_kept = 0;
     l->result.position = 0;
     l->result.bytes = 0;
 }
@@ -281,10 +284,54 @@ static bool path_matches(const kv_lookup *l, const sight *s, int32_t P) {
     return ok;
 }
 
+static bool is_of(const kv_part *p, const kv_radix_node *node) {
+    return p->is_needed && kv_hash_equal(p->head.key, kv_radix_key(node));
+}
+
+/* The node on the prompt's path was used, with those of its records that the plan has. */
+static void touch_node(kv_lookup *l, kv_radix_node *node, int step) {
+    unsigned slots = 1u << KV_RADIX_BLOCK;
+    if (step < l->n_steps && is_of(&l->steps[step].window, node)) slots |= 1u << KV_RADIX_WINDOW;
+    if (is_of(&l->checkpoint, node)) slots |= 1u << kv_cache_slot_of(l->checkpoint.head.kind);
+    kv_cache_touch(l->cache, node, slots);
+}
+
+/* A record of the plan that another node than `on` has. */
+static void touch_other(kv_lookup *l, const kv_part *p, const kv_radix_node *on) {
+    if (!p->is_needed || (on && is_of(p, on))) return;
+    kv_radix_node *node = kv_radix_get(l->cache->tree, p->head.key);
+    if (!node) return;
+    kv_cache_touch(l->cache, node, 1u << kv_cache_slot_of(p->head.kind));
+    kv_radix_unref(l->cache->tree, node);
+}
+
+/* What the plan goes over is of use; states on the way that it does not need are not, for that. */
 static void touch(kv_lookup *l, const sight *s) {
-    for (int i = 0; i < s->match.n_path && i * l->cache->cfg.block < l->result.position; i++)
-        kv_cache_touch(l->cache, s->match.path[i]);
-    if (s->match.candidate && l->result.position > s->path_end) kv_cache_touch(l->cache, s->match.candidate);
+    int32_t P = l->result.position, block = l->cache->cfg.block;
+    int n_on_path = (P + block - 1) / block;
+    const kv_radix_node *last = NULL;
+    for (int i = 0; i < n_on_path; i++) {
+        kv_radix_node *node = i < s->match.n_path ? s->match.path[i] : i == s->match.n_path ? s->match.candidate : NULL;
+        if (node) touch_node(l, node, i);
+        if (i < l->n_steps) {
+            touch_other(l, &l->steps[i].block, node);
+            touch_other(l, &l->steps[i].window, node);
+        }
+        last = node;
+    }
+    touch_other(l, &l->checkpoint, last);
+}
+
+/* What is kept along the part of the path that is the prompt's. */
+static void note_kept(kv_lookup *l, const sight *s) {
+    const kv_radix_match *m = &s->match;
+    kv_radix_node *more[MAX_PEERS + 1];
+    int n = 0;
+    if (!kv_cache_keeps_places(l->cache)) return;
+    for (int i = 0; i < m->n_ends && n < MAX_PEERS; i++)
+        if (kv_radix_n_tokens(m->ends[i]) <= s->shared) more[n++] = m->ends[i];
+    if (m->candidate && kv_radix_n_tokens(m->candidate) == s->shared) more[n++] = m->candidate;
+    l->kept = kv_path_kept(&l->n_kept, l->cache, m->n_path ? m->path[m->n_path - 1] : NULL, more, n);
 }
 
 /* The position with a checkpoint that blocks lead to; sets l->checkpoint. */
@@ -331,6 +378,7 @@ static void plan(kv_lookup *l) {
         res->miss = why(l, &s, match, limit, reach);
         res->miss_position = res->miss == KV_MISS_DIVERGED || res->miss == KV_MISS_EMPTY ? match : res->position;
         if (ok) touch(l, &s);
+        if (ok) note_kept(l, &s);
         sight_free(&s, c);
         if (ok) return;
         forget_plan(l); /* evicted while it was looked at */

@@ -42,6 +42,8 @@ struct kv_lookup {
     kv_restore_part *steps; /* owned, n_steps: blocks from 0 on, in order */
     int n_steps;
     kv_part checkpoint; /* or the whole record */
+    kv_spot *kept;      /* owned, n_kept: places along the prompt's path that have what cannot be cut */
+    int n_kept;
 
     /* restore */
     _Atomic int n_read;    /* leading groups that are in memory */

@@ -25,9 +25,10 @@ struct kv_trail {
     kv_hash edge_key; /* of [0, edge) */
     held *held;       /* owned, n_held */
     int n_held;
-    int32_t seen;        /* tokens of the sequence when it was last looked at */
-    bool has_gaps;       /* something of it was dropped */
-    double us_per_token; /* of the last tokens computed */
+    int32_t seen;         /* tokens of the sequence when it was last looked at */
+    bool has_gaps;        /* something of it was dropped */
+    double us_per_token;  /* of the last tokens computed */
+    int32_t keep_seconds; /* of what lies behind the edge */
     kv_buf scratch_block, scratch_window;
 };
 
@@ -67,6 +68,7 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
     t->edge_key = kv_radix_key(t->root);
     t->us_per_token = 0;
     t->has_gaps = false;
+    t->keep_seconds = 0;
     t->seen = n;
     while (t->edge + c->cfg.block <= n) {
         t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)c->cfg.block);
@@ -106,7 +108,8 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
         .n_tokens = whole ? e : e - q,
         .compute_ms = (uint32_t)(t->us_per_token *
                                  (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
-        .n_payload = payload->len};
+        .n_payload = payload->len,
+        .keep_seconds = (uint32_t)t->keep_seconds};
     kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q);
     if (!r) return NULL;
     r->payload = *payload;
@@ -153,7 +156,8 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
 
 /* A kept position inside a block needs the part of what the block has by now; the whole one comes when it is full, if
  * some position needs it then. */
-static void capture_tail_window(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+static void capture_tail_window(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
+                                kv_place_kind place) {
     kv_cache *c = t->cache;
     int32_t q = t->edge;
     if (n == q || n - q >= c->cfg.block) return; /* nothing open, or blocks wait for room */
@@ -163,22 +167,28 @@ static void capture_tail_window(kv_trail *t, kv_state *state, kv_seq seq, const 
     kv_error err;
     if (kv_state_capture(NULL, &t->scratch_window, state, seq, q, n, &err) == KV_OK)
         r = new_record(t, KV_RECORD_WINDOW, key, tokens, q, n, &t->scratch_window);
-    if (r) kv_cache_insert_later(c, r);
-    else count_dropped(t);
+    if (!r) {
+        count_dropped(t);
+        return;
+    }
+    r->head.place = place;
+    kv_cache_insert_later(c, r);
 }
 
 /* The window parts that position P needs are kept from now on. */
-static void keep_windows(kv_trail *t, const kv_state *state, int32_t P) {
+static void keep_windows(kv_trail *t, const kv_state *state, int32_t P, kv_place_kind place) {
     int32_t from = kv_state_window_start(state, P);
     for (int i = 0; i < t->n_held; i++) {
         kv_record *part = t->held[i].part;
         if (!part || part->head.e <= from || part->head.q >= P) continue;
+        part->head.place = place;
         kv_cache_insert_later(t->cache, part);
         t->held[i].part = NULL;
     }
 }
 
-static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
+                               kv_place_kind place) {
     kv_cache *c = t->cache;
     bool whole = c->memory == KV_MEMORY_WHOLE;
     /* On an edge the node is the full block that ended there: its parent lies one block back. */
@@ -200,13 +210,16 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
         return;
     }
     r->head.parent = parent;
+    r->head.place = place;
     kv_cache_insert_later(c, r);
 }
 
-/* Full blocks that are complete. */
-static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
+/* Full blocks that are complete. prompt: says how long they are to be kept; NULL: as before. */
+static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
+                           const kv_places *prompt) {
     int32_t block = t->cache->cfg.block;
     while (t->edge + block <= n) {
+        if (prompt) t->keep_seconds = kv_policy_keep_seconds(t->edge + 1, prompt);
         if (!capture_block(t, state, seq, tokens, t->edge + block, n)) return;
         t->edge_key = kv_hash_chain(t->edge_key, tokens + t->edge, (size_t)block);
         t->edge += block;
@@ -221,29 +234,31 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
     int32_t chunk = c->policy.exact_chunk;
     if (chunk && (n % chunk || n >= prompt->n_prompt)) return;
     t->us_per_token = us_per_token;
-    capture_blocks(t, state, seq, tokens, n);
+    capture_blocks(t, state, seq, tokens, n, prompt);
     t->seen = n;
+    if (n <= prompt->n_prompt) t->keep_seconds = kv_policy_keep_seconds(t->edge + 1, prompt);
     if (!kv_policy_keeps(&c->policy, n, prompt)) return;
-    if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
+    kv_place_kind place = kv_policy_kind(n, prompt);
+    if (kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n, place);
     if (!kv_state_has_windows(c->memory)) return;
-    capture_tail_window(t, state, seq, tokens, n);
-    keep_windows(t, state, n);
+    capture_tail_window(t, state, seq, tokens, n, place);
+    keep_windows(t, state, n, place);
 }
 
 /* What is not kept now lies behind every later position's window: an idle sequence holds no room in the queue. */
 static void keep_last_windows(kv_trail *t, const kv_state *state, int32_t n) {
-    keep_windows(t, state, n);
+    keep_windows(t, state, n, KV_PLACE_ANSWER_END);
     let_go(t);
 }
 
 bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
     kv_cache *c = t->cache;
     if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) return false;
-    capture_blocks(t, state, seq, tokens, n);
+    capture_blocks(t, state, seq, tokens, n, NULL);
     if (n - t->edge >= c->cfg.block) t->has_gaps = true; /* there was no room for them */
     else if (n > t->edge && !capture_block(t, state, seq, tokens, n, n)) count_dropped(t);
     bool keeps = !c->policy.only_intervals;
-    if (keeps && kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n);
+    if (keeps && kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n, KV_PLACE_ANSWER_END);
     if (keeps && kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
     return !t->has_gaps;
 }

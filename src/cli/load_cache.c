@@ -176,6 +176,10 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
     if (st != KV_OK) return st;
     kv_cache_config cfg = {.engine = info,
                            .block = l->block,
+                           /* none: a byte, in which nothing finds room */
+                           .path_bytes = opt->cache_checkpoints < 0    ? 0
+                                         : opt->cache_checkpoints == 0 ? 1
+                                                                       : (uint64_t)opt->cache_checkpoints,
                            .exact_chunk = opt->exact ? l->tuning.chunk : 0,
                            .queue_bytes = clamp(l->store ? l->plan.bytes_left / 4 : ram / 8, QUEUE_LEAST, QUEUE_MOST),
                            .ram_bytes = ram,

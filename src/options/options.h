@@ -95,6 +95,7 @@ typedef struct kv_options {
     char *cache_dir;                        /* NULL = the platform's */
     int64_t cache_disk;                     /* bytes; 0 = none; KV_CACHE_DISK_AUTO */
     int64_t cache_max_age, cache_write_max; /* seconds; bytes a day; 0 = no limit */
+    int64_t cache_checkpoints;              /* bytes for each conversation; -1 = auto */
     bool cache_readonly;
     bool exact;                /* --exact */
     double sleep_idle_seconds; /* --sleep-idle-seconds; -1 = never */

@@ -299,6 +299,11 @@ const kv_opt kv_opt_table[] = {
     {"--cache-write-max", NULL, NULL, OPT_INT64, GROUP_CACHE, OPT_BYTES, AT(cache_write_max), 0, 1ll << 50,
      .hint = "SIZE",
      .help = "most bytes a day that are written, but for what is used again; 0 = no limit"},
+    {"--cache-checkpoints", NULL, NULL, OPT_INT64, GROUP_CACHE, OPT_BYTES, AT(cache_checkpoints), 0, 1ll << 50, "auto=-1",
+     .hint = "SIZE",
+     .help = "most bytes of recurrent states or window cells that are kept of one conversation, in memory and on disk; "
+             "with more, more of its messages can be edited without computing what comes before; 0 = none; auto = about as "
+             "many as the rest of it takes, and 24 states"},
     {"--cache-readonly", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(cache_readonly),
      .help = "use what is stored, store nothing"},
     {"--exact", NULL, NULL, OPT_BOOL, GROUP_CACHE, 0, AT(exact),
@@ -467,6 +472,7 @@ void kv_options_defaults(kv_options *o) {
         .cache_disk = KV_CACHE_DISK_AUTO,
         .cache_max_age = 30 * 86400,
         .cache_write_max = 100ll << 30,
+        .cache_checkpoints = -1,
         .host = {.item = {kv_strdup("127.0.0.1")}, .n = 1},
         .port = 8080,
         .cors_origins = kv_strdup("localhost"),

@@ -53,6 +53,8 @@ typedef struct kv_radix_record {
     void *ram;      /* the RAM tier's entry, NULL = not in memory; owned by the tier */
     bool on_disk;
     bool canonical;
+    uint8_t place;     /* kv_place_kind: what it was kept for */
+    uint8_t keep_300s; /* five minutes, so many times: how long after its last use it goes after what is not so kept */
     uint32_t compute_ms; /* what computing its tokens took */
 } kv_radix_record;
 

@@ -161,17 +161,15 @@ static void mark_branch(const kv_sched *s, kv_gen *g, int32_t cached) {
     int32_t branch = kv_lookup_get(g->run.lookup)->n_match, near = kv_cache_near(s->cfg.cache);
     if (branch >= cached + (near > NEAR_BRANCH ? near : NEAR_BRANCH) && branch < g->n_prompt - 1 &&
         kv_cache_keeps_places(s->cfg.cache))
-        kv_gen_add_hint(g, branch);
+        kv_gen_add_hint(g, branch, KV_PLACE_BRANCH);
 }
 
-/* Places just behind where it resumes, which is kept already. What a client marked stays. */
-static void drop_near(const kv_sched *s, kv_gen *g, int32_t cached) {
-    if (!s->cfg.cache || cached == 0) return;
-    int32_t near = kv_cache_near(s->cfg.cache);
-    int n = 0;
-    for (int i = 0; i < g->n_hints; i++)
-        if (g->hints[i].keep_seconds > 0 || g->hints[i].position >= cached + near) g->hints[n++] = g->hints[i];
-    g->n_hints = n;
+/* Which of its places are worth a state, now that it is known where it resumes. */
+static void choose_places(const kv_sched *s, kv_gen *g, int32_t cached) {
+    if (!s->cfg.cache || !g->cache_prompt || !kv_cache_keeps_places(s->cfg.cache)) return;
+    if (!g->run.counted) kv_cache_note_resumed(s->cfg.cache, g->run.lookup, cached);
+    kv_cache_choose_places(s->cfg.cache, &g->hints, &g->n_hints, g->n_prompt, cached, g->run.lookup);
+    g->places_are_chosen = true;
 }
 
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
@@ -179,7 +177,7 @@ void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_sched_begin_trail(s, slot, g);
     if (!g->run.counted) kv_sched_note_miss(g, cached);
     mark_branch(s, g, cached);
-    drop_near(s, g, cached);
+    choose_places(s, g, cached);
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
     if (g->run.counted) return;

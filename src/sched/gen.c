@@ -54,12 +54,15 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
     return g;
 }
 
-void kv_gen_add_hint(kv_gen *g, int32_t position) {
-    for (int i = 0; i < g->n_hints; i++)
-        if (g->hints[i].position == position) return;
+void kv_gen_add_hint(kv_gen *g, int32_t position, kv_place_kind kind) {
+    for (int i = 0; i < g->n_hints; i++) {
+        if (g->hints[i].position != position) continue;
+        g->hints[i].kind = kv_policy_likelier(g->hints[i].kind, kind);
+        return;
+    }
     if (g->n_hints >= KV_GEN_HINTS) return;
     g->hints = kv_realloc(g->hints, (size_t)(g->n_hints + 1) * sizeof *g->hints);
-    g->hints[g->n_hints++] = (kv_hint){.position = position};
+    g->hints[g->n_hints++] = (kv_hint){.position = position, .kind = kind};
 }
 
 void kv_gen_ref(kv_gen *g) {

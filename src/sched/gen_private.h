@@ -67,6 +67,7 @@ struct kv_gen {
     uint64_t group;
     kv_hint *hints; /* owned, n_hints of them; NULL = none */
     int n_hints;
+    bool places_are_chosen; /* hints say what is kept (kv_cache_choose_places) */
     char *scope;            /* owned; "" = default */
     char *about;            /* owned; NULL = nothing */
     kv_status prime_status; /* what the sampler said to the prompt; submit returns it */
@@ -83,11 +84,12 @@ struct kv_gen {
 };
 
 /* One more place to come back to, while it runs or waits. A generation has at most KV_GEN_HINTS; more are left out. */
-#define KV_GEN_HINTS 64
-void kv_gen_add_hint(kv_gen *g, int32_t position);
+#define KV_GEN_HINTS 4096
+void kv_gen_add_hint(kv_gen *g, int32_t position, kv_place_kind kind);
 
 static inline kv_places kv_gen_places(const kv_gen *g) {
-    return (kv_places){.n_prompt = g->n_prompt, .hints = g->hints, .n_hints = g->n_hints};
+    return (kv_places){
+        .n_prompt = g->n_prompt, .hints = g->hints, .n_hints = g->n_hints, .are_chosen = g->places_are_chosen};
 }
 
 /* Puts an event into the queue (its owned parts are transferred) and wakes the reader. */

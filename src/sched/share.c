@@ -115,7 +115,8 @@ static void look_up_anew(kv_sched *s, kv_gen *g) {
 /* Between blocks nothing is kept for it: a state must be. */
 static void ask_to_keep(const kv_sched *s, int number, int32_t upto) {
     kv_gen *l = s->slots[number].gen;
-    if (kv_cache_keeps_places(s->cfg.cache) && upto > (int32_t)s->slots[number].held.len) kv_gen_add_hint(l, upto);
+    if (kv_cache_keeps_places(s->cfg.cache) && upto > (int32_t)s->slots[number].held.len)
+        kv_gen_add_hint(l, upto, KV_PLACE_BRANCH);
 }
 
 bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have) {

@@ -22,6 +22,8 @@ enum {
     AT_SHAPE = 104,
     AT_CREATED = 120,
     AT_ENGINE = 128,
+    AT_PLACE = 160,
+    AT_KEEP = 164,
     AT_CHECKSUM = 248,
     AT_TOKENS = 256,
     FLAG_CANONICAL = 1,
@@ -29,6 +31,15 @@ enum {
 };
 
 static const char magic[8] = {'K', 'V', 'A', 'S', 'I', 'R', '\0', '\1'};
+
+const char *kv_place_name(kv_place_kind kind) {
+    static const char *const names[KV_PLACE_COUNT] = {
+#define X(name, text) text,
+        KV_PLACE_TABLE(X)
+#undef X
+    };
+    return (unsigned)kind < KV_PLACE_COUNT ? names[kind] : names[KV_PLACE_UNKNOWN];
+}
 
 static void put16(unsigned char *p, uint16_t v) {
     p[0] = (unsigned char)v;
@@ -100,6 +111,8 @@ void kv_format_write(void *dst, const kv_record_head *h, const kv_token *tokens)
     put_hash(p + AT_PAYLOAD_HASH, h->payload_hash);
     put_hash(p + AT_SHAPE, h->shape_class);
     put64(p + AT_CREATED, (uint64_t)h->created);
+    p[AT_PLACE] = (unsigned char)h->place;
+    put32(p + AT_KEEP, h->keep_seconds);
     memcpy(p + AT_ENGINE, h->engine, strnlen(h->engine, sizeof h->engine - 1));
     for (int32_t i = 0; i < h->n_tokens; i++) put32(p + AT_TOKENS + 4 * (size_t)i, (uint32_t)tokens[i]);
     put64(p + AT_CHECKSUM, checksum(p, h->n_tokens));
@@ -119,6 +132,8 @@ static void read_fields(kv_record_head *h, const unsigned char *p) {
     h->payload_hash = get_hash(p + AT_PAYLOAD_HASH);
     h->shape_class = get_hash(p + AT_SHAPE);
     h->created = (int64_t)get64(p + AT_CREATED);
+    h->place = p[AT_PLACE] < KV_PLACE_COUNT ? (kv_place_kind)p[AT_PLACE] : KV_PLACE_UNKNOWN;
+    h->keep_seconds = get32(p + AT_KEEP);
     memcpy(h->engine, p + AT_ENGINE, sizeof h->engine - 1);
 }
 

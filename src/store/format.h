@@ -18,7 +18,10 @@
  *      104   16  shape class; zeros when not canonical
  *      120    8  created, Unix seconds
  *      128   32  engine build, NUL-padded text
- *      160   88  zero
+ *      160    1  what kind of position it was kept for (kv_place_kind); one that is not known counts as 0
+ *      161    3  zero
+ *      164    4  seconds after its last use for which it is worth keeping
+ *      168   80  zero
  *      248    8  XXH3-64 of (XXH3-128 of bytes [0, 248) ‖ XXH3-128 of the tokens)
  *      256   4n  the tokens
  *        H    …  payload, then zeros up to a multiple of 4096
@@ -47,6 +50,28 @@ typedef enum kv_record_kind {
     KV_RECORD_WHOLE = 4,      /* everything of [0, e) in one blob, for memories without range copy */
 } kv_record_kind;
 
+/* What kind of position a record was kept for. The numbers stand in files: new ones come at the end.
+ * X(name, spelling in metrics) */
+#define KV_PLACE_TABLE(X)                                                                                              \
+    X(UNKNOWN, "unknown")           /* nobody said; records from before there were kinds */                            \
+    X(PROMPT_END, "prompt_end")     /* one token before a prompt's end */                                              \
+    X(ANSWER_END, "answer_end")     /* where a sequence was left */                                                    \
+    X(SYSTEM_END, "system_end")     /* system prompt and tools end there */                                            \
+    X(MESSAGE, "message")           /* a message begins */                                                             \
+    X(LAST_MESSAGE, "last_message") /* the last message of its prompt begins */                                        \
+    X(GENERATION, "generation")     /* the generation prompt begins */                                                 \
+    X(MARK, "mark")                 /* the client marked it */                                                         \
+    X(BRANCH, "branch")             /* two prompts were seen to part there */                                          \
+    X(INTERVAL, "interval")         /* nothing is there, but it is far from all that is kept */
+
+typedef enum kv_place_kind {
+#define X(name, text) KV_PLACE_##name,
+    KV_PLACE_TABLE(X)
+#undef X
+        KV_PLACE_COUNT
+} kv_place_kind;
+const char *kv_place_name(kv_place_kind kind); /* "answer_end" */
+
 typedef struct kv_record_head {
     kv_record_kind kind;
     bool canonical;
@@ -58,6 +83,8 @@ typedef struct kv_record_head {
     kv_hash payload_hash;
     kv_hash shape_class;
     int64_t created;
+    kv_place_kind place;   /* of window parts, checkpoints and snapshots */
+    uint32_t keep_seconds; /* after its last use it does not go before what is not so kept */
     char engine[33];
 } kv_record_head;
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYOUT = 1, BUSY_MS = 250, PAGE = 4096 };
+enum { LAYOUT = 2, BUSY_MS = 250, PAGE = 4096 };
 
 struct kv_index {
     pthread_mutex_t mutex;
     sqlite3 *db;
-    sqlite3_stmt *put, *remove;
+    sqlite3_stmt *put, *remove, *add_place;
     uint64_t max_wal;
     int wal_pages;
 };
@@ -77,10 +77,19 @@ static const char *const schema =
     " key BLOB NOT NULL, kind INTEGER NOT NULL, ns BLOB NOT NULL, parent BLOB NOT NULL, shape BLOB NOT NULL,"
     " canonical INTEGER NOT NULL, q INTEGER NOT NULL, e INTEGER NOT NULL, compute_ms INTEGER NOT NULL,"
     " n_payload INTEGER NOT NULL, created INTEGER NOT NULL, disk INTEGER NOT NULL, last_used INTEGER NOT NULL,"
-    " hits REAL NOT NULL, PRIMARY KEY(key, kind)) WITHOUT ROWID;"
-    "PRAGMA user_version=1;"
+    " hits REAL NOT NULL, place INTEGER NOT NULL DEFAULT 0, keep INTEGER NOT NULL DEFAULT 0,"
+    " PRIMARY KEY(key, kind)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS place(kind INTEGER PRIMARY KEY, kept INTEGER NOT NULL, hits INTEGER NOT NULL);"
+    "PRAGMA user_version=2;"
     "COMMIT";
-_Static_assert(LAYOUT == 1, "the schema's user_version is the layout's number");
+static const char *const from_layout_1 =
+    "BEGIN IMMEDIATE;"
+    "ALTER TABLE record ADD COLUMN place INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE record ADD COLUMN keep INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TABLE IF NOT EXISTS place(kind INTEGER PRIMARY KEY, kept INTEGER NOT NULL, hits INTEGER NOT NULL);"
+    "PRAGMA user_version=2;"
+    "COMMIT";
+_Static_assert(LAYOUT == 2, "the schema's user_version is the layout's number");
 
 static kv_status set_up(kv_index *x, bool read_only, kv_error *err) {
     sqlite3_busy_timeout(x->db, BUSY_MS);
@@ -88,8 +97,8 @@ static kv_status set_up(kv_index *x, bool read_only, kv_error *err) {
     if (code == SQLITE_OK && !read_only)
         code = exec(x, "PRAGMA page_size=4096; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
     if (code == SQLITE_OK) code = pragma_int(x, "PRAGMA user_version", &version);
-    if (code == SQLITE_OK && version == 0 && !read_only) {
-        code = exec(x, schema);
+    if (code == SQLITE_OK && (version == 0 || version == 1) && !read_only) {
+        code = exec(x, version == 0 ? schema : from_layout_1);
         if (code != SQLITE_OK) (void)exec(x, "ROLLBACK");
         version = LAYOUT;
     }
@@ -99,11 +108,16 @@ static kv_status set_up(kv_index *x, bool read_only, kv_error *err) {
     sqlite3_wal_autocheckpoint(x->db, 0); /* also takes the hook's place: the hook comes after */
     sqlite3_wal_hook(x->db, on_wal, x);
     if (read_only) return KV_OK;
-    code = sqlite3_prepare_v3(x->db, "INSERT OR REPLACE INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", -1,
+    code = sqlite3_prepare_v3(x->db, "INSERT OR REPLACE INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", -1,
                               SQLITE_PREPARE_PERSISTENT, &x->put, NULL);
     if (code == SQLITE_OK)
         code = sqlite3_prepare_v3(x->db, "DELETE FROM record WHERE key=? AND kind=?", -1, SQLITE_PREPARE_PERSISTENT,
                                   &x->remove, NULL);
+    if (code == SQLITE_OK)
+        code = sqlite3_prepare_v3(x->db,
+                                  "INSERT INTO place VALUES(?1,?2,?3) ON CONFLICT(kind) DO UPDATE SET kept=kept+?2, "
+                                  "hits=hits+?3",
+                                  -1, SQLITE_PREPARE_PERSISTENT, &x->add_place, NULL);
     return code == SQLITE_OK ? KV_OK : failed(x, code, "open", err);
 }
 
@@ -145,6 +159,7 @@ void kv_index_close(kv_index *x) {
     if (!x) return;
     sqlite3_finalize(x->put);
     sqlite3_finalize(x->remove);
+    sqlite3_finalize(x->add_place);
     sqlite3_close(x->db); /* the last connection checkpoints and removes the WAL */
     pthread_mutex_destroy(&x->mutex);
     free(x);
@@ -164,7 +179,7 @@ static bool column_uint(uint64_t *out, sqlite3_stmt *q, int i, uint64_t max) {
 }
 
 static bool read_row(kv_table_row *r, kv_hash *ns, sqlite3_stmt *q) {
-    uint64_t kind, canonical, from, to, ms, created, used;
+    uint64_t kind, canonical, from, to, ms, created, used, place, keep;
     memset(r, 0, sizeof *r);
     if (!column_hash(&r->key, q, 0) || !column_uint(&kind, q, 1, KV_RECORD_WHOLE) || kind == 0) return false;
     if (!column_hash(ns, q, 2) || !column_hash(&r->parent, q, 3) || !column_hash(&r->shape_class, q, 4)) return false;
@@ -174,6 +189,7 @@ static bool read_row(kv_table_row *r, kv_hash *ns, sqlite3_stmt *q) {
         return false;
     if (!column_uint(&created, q, 10, UINT32_MAX) || !column_uint(&r->disk, q, 11, UINT64_MAX / 2)) return false;
     if (!column_uint(&used, q, 12, UINT32_MAX)) return false;
+    if (!column_uint(&place, q, 14, UINT8_MAX) || !column_uint(&keep, q, 15, UINT32_MAX)) return false;
     double hits = sqlite3_column_double(q, 13);
     if (!(hits >= 0 && hits < 1e9)) return false;
     r->kind = (uint8_t)kind;
@@ -184,6 +200,8 @@ static bool read_row(kv_table_row *r, kv_hash *ns, sqlite3_stmt *q) {
     r->created = (uint32_t)created;
     r->last_used = (uint32_t)used;
     r->hits = (float)hits;
+    r->place = place < KV_PLACE_COUNT ? (uint8_t)place : 0;
+    r->keep = (uint32_t)keep;
     int32_t n = kv_table_n_tokens(r);
     return n >= 1 && n <= 1 << 24;
 }
@@ -231,6 +249,8 @@ static int put_row(kv_index *x, const kv_index_row *in) {
     sqlite3_bind_int64(q, 12, (sqlite3_int64)r->disk);
     sqlite3_bind_int64(q, 13, r->last_used);
     sqlite3_bind_double(q, 14, (double)r->hits);
+    sqlite3_bind_int(q, 15, r->place);
+    sqlite3_bind_int64(q, 16, r->keep);
     int code = sqlite3_step(q);
     sqlite3_reset(q);
     return code;
@@ -275,4 +295,45 @@ kv_status kv_index_put(kv_index *x, const kv_index_row *rows, size_t n, kv_error
 
 kv_status kv_index_remove(kv_index *x, const kv_index_row *rows, size_t n, kv_error *err) {
     return change(x, remove_row, rows, n, err);
+}
+
+kv_status kv_index_add_places(kv_index *x, const uint64_t *kept, const uint64_t *hits, kv_error *err) {
+    pthread_mutex_lock(&x->mutex);
+    int code = exec(x, "BEGIN IMMEDIATE");
+    bool begun = code == SQLITE_OK;
+    for (int k = 0; k < KV_PLACE_COUNT && code == SQLITE_OK; k++) {
+        if (!kept[k] && !hits[k]) continue;
+        sqlite3_bind_int(x->add_place, 1, k);
+        sqlite3_bind_int64(x->add_place, 2, (sqlite3_int64)kept[k]);
+        sqlite3_bind_int64(x->add_place, 3, (sqlite3_int64)hits[k]);
+        code = sqlite3_step(x->add_place);
+        sqlite3_reset(x->add_place);
+        if (code == SQLITE_DONE) code = SQLITE_OK;
+    }
+    if (code == SQLITE_OK) code = exec(x, "COMMIT");
+    kv_status status = code == SQLITE_OK ? KV_OK : failed(x, code, "change", err);
+    if (code != SQLITE_OK && begun) (void)exec(x, "ROLLBACK");
+    if (code == SQLITE_OK) shorten_wal(x);
+    pthread_mutex_unlock(&x->mutex);
+    return status;
+}
+
+kv_status kv_index_get_places(kv_index *x, uint64_t *kept, uint64_t *hits, kv_error *err) {
+    pthread_mutex_lock(&x->mutex);
+    sqlite3_stmt *q = NULL;
+    memset(kept, 0, KV_PLACE_COUNT * sizeof *kept);
+    memset(hits, 0, KV_PLACE_COUNT * sizeof *hits);
+    int code = sqlite3_prepare_v2(x->db, "SELECT kind, kept, hits FROM place", -1, &q, NULL);
+    while (code == SQLITE_OK || code == SQLITE_ROW) {
+        code = sqlite3_step(q);
+        if (code != SQLITE_ROW) break;
+        int kind = sqlite3_column_int(q, 0);
+        if (kind < 0 || kind >= KV_PLACE_COUNT) continue;
+        (void)column_uint(&kept[kind], q, 1, UINT64_MAX / 2);
+        (void)column_uint(&hits[kind], q, 2, UINT64_MAX / 2);
+    }
+    kv_status status = code == SQLITE_DONE ? KV_OK : failed(x, code, "read", err);
+    sqlite3_finalize(q);
+    pthread_mutex_unlock(&x->mutex);
+    return status;
 }

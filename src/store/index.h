@@ -1,7 +1,11 @@
 /* store/index.h: the rows of the table in a SQLite file, so that opening needs no look into every record, and uses
  * survive. Derived: whatever is wrong with it, the files stand, and it is made anew.
  *
- *   record(key, kind | ns, parent, shape, canonical, q, e, compute_ms, n_payload, created, disk, last_used, hits)
+ *   record(key, kind | ns, parent, shape, canonical, q, e, compute_ms, n_payload, created, disk, last_used, hits, place,
+ *          keep)
+ *   place(kind | kept, hits)       how often positions of each kind were kept and gone on at, of all that used DIR
+ *
+ * Layout 1 had neither place nor keep: it is brought up to this one as it is opened for writing.
  *
  * WAL mode, synchronous NORMAL: a power cut may lose the last changes, never damages the file. Checkpoints are made
  * here, after a change that left the WAL long, so that its size stays bounded.
@@ -31,6 +35,9 @@ typedef struct kv_index_row {
 } kv_index_row;
 /* One transaction each. KV_BUSY: locked by another for too long; KV_CORRUPT; KV_IO. */
 kv_status kv_index_put(kv_index *x, const kv_index_row *rows, size_t n, kv_error *err);
+/* Adds to the counts, KV_PLACE_COUNT of each, in one transaction; reads them: those that are not there are 0. */
+kv_status kv_index_add_places(kv_index *x, const uint64_t *kept, const uint64_t *hits, kv_error *err);
+kv_status kv_index_get_places(kv_index *x, uint64_t *kept, uint64_t *hits, kv_error *err);
 kv_status kv_index_remove(kv_index *x, const kv_index_row *rows, size_t n, kv_error *err);
 
 #endif

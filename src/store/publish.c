@@ -37,6 +37,8 @@ static kv_status add_pending(kv_store *s, const kv_record_head *h, kv_error *err
         .q = h->q,
         .e = h->e,
         .compute_ms = h->compute_ms,
+        .keep = h->keep_seconds,
+        .place = (uint8_t)h->place,
         .kind = (uint8_t)h->kind,
         .flags = (uint8_t)(KV_ROW_PENDING | (h->canonical ? KV_ROW_CANONICAL : 0)),
     };
@@ -78,7 +80,7 @@ static uint64_t try_room(kv_store *s, uint64_t need, bool *volume) {
     return lacks ? lacks : kv_accounts_take(&s->acc, need);
 }
 
-kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, kv_error *err) {
+kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, bool is_kept, kv_error *err) {
     bool volume;
     uint64_t missing = try_room(s, need, &volume);
     if (!missing) return KV_OK;
@@ -88,7 +90,9 @@ kv_status kv_store_make_room(kv_store *s, uint64_t need, double worth, kv_error 
     int lock = s->f->lock(s->f, path.s, true);
     for (int tries = 0; tries < 4; tries++) {
         missing = try_room(s, need, &volume);
-        if (!missing || need > s->cfg.budget || kv_store_evict(s, missing, worth / 1.1, false, false, NULL) == 0) break;
+        if (!missing || need > s->cfg.budget ||
+            kv_store_evict(s, missing, worth / 1.1, is_kept, false, false, NULL) == 0)
+            break;
     }
     if (missing) missing = try_room(s, need, &volume);
     if (lock >= 0) s->f->close(s->f, lock);
@@ -111,7 +115,7 @@ kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth
     }
     kv_status status = add_pending(s, head, err);
     if (status != KV_OK) return status;
-    status = kv_store_make_room(s, need, worth, err);
+    status = kv_store_make_room(s, need, worth, head->keep_seconds > 0, err);
     if (status != KV_OK) drop_pending(s, head);
     return status;
 }

@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/store.h"
+
+/* Seconds for which scores stay as they are. What all rows have aged by meanwhile is little beside what makes one go
+ * before another; 100,000 rows take some milliseconds. */
+#define RESCORE_S 30
+
 void kv_table_free(kv_table *t) {
     free(t->rows);
     free(t->by_key);
@@ -117,8 +123,22 @@ static void settle_bases(kv_table *t, kv_hash key, kv_hash parent) {
 
 static double score(const kv_table *t, const kv_table_row *r) {
     if (t->by_use) return r->last_used;
-    double ms = r->compute_ms ? r->compute_ms : 0.5, bytes = r->disk ? (double)r->disk : 1.0;
-    return log2((1.0 + (double)r->hits) * ms / bytes) + r->last_used / KV_WEEK_S;
+    double fade = kv_store_fade(t->scored_at - (int64_t)r->last_used);
+    double kept = r->flags & KV_ROW_KEPT ? KV_TABLE_KEPT : 0;
+    return log2(kv_store_worth(r->compute_ms, (double)r->hits, r->disk) * fade) + kept;
+}
+
+static uint32_t kept_until(const kv_table_row *r) {
+    uint64_t end = (uint64_t)r->last_used + r->keep;
+    return end < UINT32_MAX ? (uint32_t)end : UINT32_MAX - 1;
+}
+
+/* Whether it is kept now, and its score, from what else the row says. */
+static void rate(kv_table *t, kv_table_row *r) {
+    bool kept = r->keep && kept_until(r) > t->now;
+    r->flags = (uint8_t)(kept ? r->flags | KV_ROW_KEPT : r->flags & ~KV_ROW_KEPT);
+    r->score = score(t, r);
+    if (kept && (kept_until(r) < t->next_end || !t->next_end)) t->next_end = kept_until(r);
 }
 
 /* ── rows in and out ───────────────────────────────────────────────────────────────────────────────────────────── */
@@ -169,7 +189,7 @@ uint32_t kv_table_add(kv_table *t, const kv_table_row *row) {
     kv_table_row *r = &t->rows[i];
     *r = *row;
     r->heap = KV_NO_ROW;
-    r->score = score(t, r);
+    rate(t, r);
     link_row(t, i);
     t->n_rows++;
     if (!(r->flags & KV_ROW_PENDING)) t->bytes_of_kind[r->kind] += r->disk;
@@ -200,8 +220,16 @@ void kv_table_take_out(kv_table_row *out, kv_table *t, uint32_t i) {
 
 void kv_table_changed(kv_table *t, uint32_t i) {
     heap_remove(t, i);
-    t->rows[i].score = score(t, &t->rows[i]);
+    rate(t, &t->rows[i]);
     settle(t, i);
+}
+
+void kv_table_tell(kv_table *t, int64_t now) {
+    t->now = now < 0 ? 0 : now < UINT32_MAX ? (uint32_t)now : UINT32_MAX;
+    if (!t->next_end || t->now < t->next_end) return;
+    t->next_end = 0;
+    for (uint32_t i = 0; i < t->n_slots; i++)
+        if (t->rows[i].kind && t->rows[i].flags & KV_ROW_KEPT) kv_table_changed(t, i);
 }
 
 void kv_table_finish(kv_table *t, uint32_t i, uint64_t disk) {
@@ -211,6 +239,14 @@ void kv_table_finish(kv_table *t, uint32_t i, uint64_t disk) {
     r->disk = disk;
     t->bytes_of_kind[r->kind] += disk;
     kv_table_changed(t, i);
+}
+
+void kv_table_rescore(kv_table *t, int64_t now) {
+    if (t->by_use || (now >= t->scored_at && now - t->scored_at < RESCORE_S)) return;
+    t->scored_at = now;
+    for (uint32_t i = 0; i < t->n_slots; i++)
+        if (t->rows[i].kind) t->rows[i].score = score(t, &t->rows[i]);
+    for (uint32_t at = t->n_heap / 2; at-- > 0;) sift_down(t, at, t->heap[at]);
 }
 
 uint32_t kv_table_worst(const kv_table *t) {
@@ -235,6 +271,8 @@ void kv_table_head(kv_record_head *out, const kv_table *t, const kv_table_row *r
         .n_payload = r->n_payload,
         .shape_class = r->shape_class,
         .created = r->created,
+        .place = (kv_place_kind)r->place,
+        .keep_seconds = r->keep,
     };
 }
 

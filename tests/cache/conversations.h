@@ -23,6 +23,8 @@ typedef struct world {
     uint64_t rng;
     int exact_chunk;       /* 0: what was computed does not depend on chunks */
     int n_prompt;          /* of the last request */
+    const kv_hint *hints;  /* borrowed, n_hints of them: places of the next request, to be chosen from */
+    int n_hints;
     bool may_fail;         /* restores, since files are made to */
     double us_per_token;   /* what computing one is said to have taken; 0 = 100 */
     int n_failed;          /* restores that did */
@@ -153,10 +155,18 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
         kv_restore_sources(&w->n_ram, &w->n_disk, l);
         assert_true(step == KV_RESTORE_FAILED || w->n_ram + w->n_disk == P);
     }
+    kv_hint *hints = NULL;
+    int n_hints = w->n_hints;
+    if (n_hints) {
+        hints = malloc((size_t)n_hints * sizeof *hints);
+        memcpy(hints, w->hints, (size_t)n_hints * sizeof *hints);
+        kv_cache_note_resumed(w->cache, l, P);
+        kv_cache_choose_places(w->cache, &hints, &n_hints, n_prompt, P, l);
+    }
     kv_lookup_free(l);
     kv_trail *t = kv_trail_new(w->cache);
     kv_trail_reset(t, scope, tokens, P);
-    const kv_places places = {.n_prompt = n_prompt};
+    const kv_places places = {.n_prompt = n_prompt, .hints = hints, .n_hints = n_hints, .are_chosen = hints != NULL};
     int pos = P;
     while (pos < n) {
         int e = pos + 1;
@@ -175,6 +185,7 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
     assert_logits(w, tokens, n);
     kv_trail_end(t, &w->state, seq, tokens, n);
     kv_trail_free(t);
+    free(hints);
     kv_engine_seq_rm(w->engine, seq, -1, -1);
     return n_prompt - P;
 }

@@ -1,5 +1,5 @@
-/* Where turns begin, on every template of the engine's source: behind what was found stand the texts that were put
- * there. */
+/* Where messages begin, on every template of the engine's source: behind what was found stand the texts that were put
+ * there, each behind a place of its own. */
 #include "engine/real.h"
 
 #include <dirent.h>
@@ -70,17 +70,78 @@ static bool starts(const char *text, const char *what) {
 static void check_places(const char *file, const kv_turns *t, const kv_chat_prompt *c) {
     size_t n;
     const char *text = kv_chat_prompt_text(c, &n);
-    kv_turn_places at = kv_turns_find(t, text, n, kv_chat_prompt_generation(c));
-    assert_true(at.first <= at.last && at.last < n);
+    kv_turn_places at;
+    kv_turns_find(&at, t, text, n, kv_chat_prompt_generation(c));
+    assert_true(at.first <= at.last && at.last < n && at.generation < n);
+    for (size_t i = 0; i < at.n; i++) assert_true(at.start[i] > (i ? at.start[i - 1] : 0) && at.start[i] < n);
     const char *first = strstr(text, "where is Oslo"), *last = strstr(text, "and Rome");
     assert_non_null(first);
     assert_non_null(last);
     if (at.first > (size_t)(first - text)) fail_msg("%s: the first turn begins behind its text", file);
     if (at.first && !starts(text + at.first, t->user)) fail_msg("%s: no opener at the first turn", file);
-    if (at.last && !starts(text + at.last, t->any)) fail_msg("%s: no opener at the last turn", file);
+    bool opened = starts(text + at.last, t->any) || (t->assistant && starts(text + at.last, t->assistant));
+    if (at.last && !opened) fail_msg("%s: no opener at the last turn", file);
     /* a template may put a turn of its own behind the last message */
     if (at.last && at.last < (size_t)(last - text) && (size_t)(last - text) - at.last > strlen(t->user) + 8)
         fail_msg("%s: the last turn begins %zu bytes before its text", file, (size_t)(last - text) - at.last);
+    kv_turn_places_free(&at);
+}
+
+/* A place lies between this text and the one before it. */
+static bool has_start(const kv_turn_places *at, const char *text, const char *before, const char *what) {
+    const char *end = strstr(text, before), *begin = strstr(text, what);
+    if (!begin || !end) return false;
+    for (size_t i = 0; i < at->n; i++)
+        if (text + at->start[i] >= end + strlen(before) && text + at->start[i] <= begin) return true;
+    return false;
+}
+
+static const char *const said[] = {"north of it",  "and of Rome", "far south",
+                                   "what of Bern", "in the west", "and of Wien"};
+enum { N_SAID = sizeof said / sizeof *said };
+
+/* How many of the messages behind the first one have a place of their own. */
+static int count_starts(const kv_turns *t, const kv_chat_prompt *c) {
+    size_t n;
+    const char *text = kv_chat_prompt_text(c, &n);
+    kv_turn_places at;
+    int found = 0;
+    kv_turns_find(&at, t, text, n, kv_chat_prompt_generation(c));
+    for (int i = 0; i < N_SAID; i++) found += has_start(&at, text, i ? said[i - 1] : "where is Oslo", said[i]);
+    kv_turn_places_free(&at);
+    return found;
+}
+
+static void test_every_message(void **state) {
+    (void)state;
+    char path[4096];
+    kv_buf messages = {0};
+    kv_buf_adds(&messages, "[{\"role\":\"user\",\"content\":\"where is Oslo\"}");
+    for (int i = 0; i < N_SAID; i++)
+        kv_buf_addf(&messages, ",{\"role\":\"%s\",\"content\":\"%s\"}", i % 2 ? "user" : "assistant", said[i]);
+    kv_buf_adds(&messages, "]");
+    snprintf(path, sizeof path, "%s/models/templates", KVASIR_ENGINE_SOURCE);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    int n = 0, n_all = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        kv_model m;
+        kv_turns t;
+        if (!strstr(e->d_name, ".jinja") || !open_template(&m, e->d_name)) continue;
+        kv_turns_learn(&t, &m);
+        kv_chat_prompt *c = render(&m, kv_buf_str(&messages));
+        int found = c ? count_starts(&t, c) : 0;
+        n += c != NULL;
+        n_all += c && found == N_SAID;
+        if (c && found < N_SAID) print_message("%d of %d messages: %s\n", found, N_SAID, e->d_name);
+        kv_chat_prompt_free(c);
+        kv_turns_free(&t);
+        kv_border_model_free(m.border);
+    }
+    closedir(dir);
+    kv_buf_free(&messages);
+    print_message("every message's beginning: %d of %d templates\n", n_all, n);
+    assert_true(n > 40 && n_all * 10 >= n * 9);
 }
 
 static void test_all_templates(void **state) {
@@ -121,11 +182,15 @@ static void test_system_prompt(void **state) {
         render(&m, "[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":\"Hi\"}]");
     size_t n;
     const char *text = kv_chat_prompt_text(c, &n);
-    kv_turn_places at = kv_turns_find(&t, text, n, kv_chat_prompt_generation(c));
+    kv_turn_places at;
+    kv_turns_find(&at, &t, text, n, kv_chat_prompt_generation(c));
+    assert_int_equal(at.generation, n - strlen("<|im_start|>assistant\n"));
+    assert_int_equal(at.n, 1);
     assert_int_equal(at.first, strlen("<|im_start|>system\nBe kind.<|im_end|>\n"));
     assert_int_equal(at.last, at.first);
-    at = kv_turns_find(&t, "no turns here", 13, "");
-    assert_int_equal(at.first + at.last, 0);
+    kv_turn_places_free(&at);
+    kv_turns_find(&at, &t, "no turns here", 13, "");
+    assert_int_equal(at.first + at.last + at.n + at.generation, 0);
     kv_chat_prompt_free(c);
     kv_turns_free(&t);
     kv_border_model_free(m.border);
@@ -135,6 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_openers),
         cmocka_unit_test(test_all_templates),
+        cmocka_unit_test(test_every_message),
         cmocka_unit_test(test_system_prompt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

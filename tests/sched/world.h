@@ -41,6 +41,7 @@ typedef struct world_params {
     kv_engine_params engine;
     kv_sched_config sched;
     uint64_t cache_queue, cache_ram, cache_read; /* bytes; queue 0 = no cache */
+    uint64_t path_bytes;                         /* of states and window parts along a path; 0 = the cache's own */
     uint64_t io_seed;                            /* 0 = jobs run in order */
     rig *disk;                                   /* borrowed; its store is open. NULL: no store */
 } world_params;
@@ -104,6 +105,7 @@ static inline void world_start(world *w, const world_params *p) {
                                  .queue_bytes = p->cache_queue,
                                  .ram_bytes = p->cache_ram,
                                  .read_bytes = p->cache_read,
+                                 .path_bytes = p->path_bytes,
                                  .store = p->disk ? p->disk->store : NULL,
                                  .io = w->io,
                                  .clock = &w->clock.base};

@@ -135,6 +135,31 @@ static void write_ledger(kv_buf *out, const kv_ledger_totals *t) {
 
 static void write_cache(kv_buf *out, const kv_cache_stats *c) {
     const metric list[] = {
+/* States and window parts, by what kind of position they were kept for. */
+static void write_places(kv_buf *out, const kv_cache_stats *c) {
+    uint64_t kept[KV_PLACE_COUNT], hits[KV_PLACE_COUNT];
+    for (int k = 0; k < KV_PLACE_COUNT; k++) {
+        kept[k] = c->places[k].n_kept;
+        hits[k] = c->places[k].n_hits;
+    }
+    const struct {
+        const char *name, *help;
+        const uint64_t *n;
+    } lists[] = {
+        {"cache_places_kept_total", "States and window parts kept, by kind of position, restarts included.", kept},
+        {"cache_places_hit_total", "Prompts that went on at one, by its kind, restarts included.", hits},
+        {"cache_places_bytes_total", "Bytes of those captured since the start, by kind.", c->place_bytes},
+        {"cache_places_written_bytes_total", "Bytes of those written to disk since the start, by kind.",
+         c->place_bytes_written},
+    };
+    for (size_t i = 0; i < COUNT(lists); i++) {
+        write_head(out, lists[i].name, "counter", lists[i].help);
+        for (int k = 0; k < KV_PLACE_COUNT; k++)
+            kv_buf_addf(out, "kvasir_%s{place=\"%s\"} %llu\n", lists[i].name, kv_place_name((kv_place_kind)k),
+                        (unsigned long long)lists[i].n[k]);
+    }
+}
+
         {"cache_queue_bytes", "gauge", "Captured state that waits to be stored.", (double)c->queue_bytes},
         {"cache_ram_bytes", "gauge", "Stored state in memory.", (double)c->ram_bytes},
         {"cache_read_buffer_bytes", "gauge", "Buffers of what is on its way from disk.", (double)c->read_bytes},
@@ -152,6 +177,7 @@ static void write_cache(kv_buf *out, const kv_cache_stats *c) {
     write_metrics(out, "kvasir_", list, COUNT(list));
 }
 
+    write_places(out, c);
 void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
     write_llamacpp(out, in);
     write_kvasir(out, in);

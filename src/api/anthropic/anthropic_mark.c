@@ -112,6 +112,6 @@ void kv_anthropic_find_marks(kv_job *j, const kv_anthropic *a) {
     for (int i = 0; i < a->n_marks; i++) {
         const kv_anthropic_mark *m = &a->mark[i];
         size_t found = find_mark(j, a, m);
-        kv_places_add(j, found < (size_t)last ? found : (size_t)last, m->keep_seconds);
+        kv_places_add(j, found < (size_t)last ? found : (size_t)last, KV_PLACE_MARK, m->keep_seconds);
     }
 }
