@@ -185,7 +185,7 @@ describe('spellings', () => {
 
 describe('spellings where the template knows no tools', () => {
   let server;
-  before(async () => { server = await startServer({ args: args('full') }); });
+  before(async () => { server = await startServer({ args: args('full', '--chat-template', 'chatml') }); });
   after(() => server?.stop());
 
   it('a required call is held to tools in whatever order of keys', async () => {
@@ -195,7 +195,7 @@ describe('spellings where the template knows no tools', () => {
       assert.equal(finish_reason, 'tool_calls', JSON.stringify(got));
       const given = JSON.parse(message.tool_calls[0].function.arguments);
       assert.deepEqual(Object.keys(given).sort(), ['a', 'z']);
-      assert.ok(given.a >= 1 && given.a <= 9 && given.z.length <= 5, message.tool_calls[0].function.arguments);
+      assert.ok(given.a >= 1 && given.a <= 9 && typeof given.z === 'string', message.tool_calls[0].function.arguments);
       assert.deepEqual(got.kvasir.canonicalised, tool === find ? undefined : ['tool-schemas']);
     }
   });
