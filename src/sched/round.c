@@ -194,6 +194,14 @@ static void failed(kv_sched *s, kv_status status, const kv_error *err) {
     }
 }
 
+/* What it would take to compute one of the rows again: as part of a prompt, with others. A token that was decoded alone
+ * took a call over all weights for itself. */
+static double us_to_compute_again(const kv_sched *s, int32_t depth, double us_per_row) {
+    int64_t us = kv_cost_predict_us(&s->cost, s->cfg.chunk, depth);
+    double with_others = us > 0 ? (double)us / s->cfg.chunk : us_per_row;
+    return with_others < us_per_row ? with_others : us_per_row;
+}
+
 /* Compute r's rows in one call. False when it failed; then what was to be done about it is done. */
 static bool run_call(kv_sched *s, const kv_round *r) {
     kv_error err = {0};
@@ -211,7 +219,7 @@ static bool run_call(kv_sched *s, const kv_round *r) {
     }
     s->short_of_cells = false;
     count_call(s, r, kv_now_us(s->clock) - start_us);
-    double us_per_token = (double)(kv_now_us(s->clock) - start_us) / s->batch.n;
+    double us_per_token = us_to_compute_again(s, depth, (double)(kv_now_us(s->clock) - start_us) / s->batch.n);
     if (r->n_chunk) consumed(s, r->chunk_slot, r->n_chunk);
     for (int i = 0; i < r->n_decode; i++) {
         int number = s->decoding[i];
