@@ -100,6 +100,8 @@ static size_t find_mark(const kv_job *j, const kv_anthropic *a, const kv_anthrop
         const char *cut = kv_chat_prompt_text(prompt, &n_cut);
         found = kv_places_tokens(j, common_bytes(text, n, cut, n_cut));
         kv_chat_prompt_free(prompt);
+        json_decref(params.messages);
+        json_decref(params.tools);
     }
     json_decref(body);
     return found;
