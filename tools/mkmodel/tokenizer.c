@@ -126,7 +126,7 @@ uint32_t mk_tokenizer_words(mk_out *out) {
         texts[n] = special[n];
         types[n] = TOKEN_CONTROL;
     }
-    for (char c = '!'; c <= '~'; c++) { /* each at the beginning of a word, and inside one; texts are lowercased */
+    for (int c = '!'; c <= '~'; c++) { /* each at the beginning of a word, and inside one; texts are lowercased */
         if (c >= 'A' && c <= 'Z') continue;
         for (int inside = 0; inside < 2; inside++, n++) {
             snprintf(spelling[n], sizeof spelling[n], "%s%c", inside ? "" : "\xe2\x96\x81", c);
