@@ -47,6 +47,19 @@ static void test_good(void **state) {
     }
 }
 
+/* Ids of tokens are told from texts, which may be spelled by other tokens. */
+static void test_given(void **state) {
+    (void)state;
+    static const bool want[] = {true, false, false, true, true, true};
+    json_t *v = json_of("[[1,2],'a',{'prompt_string':'b'},[3,'c'],['d',4],{'prompt_string':[5]}]");
+    kv_prompts p;
+    assert_int_equal(kv_prompts_parse(&p, r.app.model, v, NULL), KV_OK);
+    for (int i = 0; i < p.n; i++) assert_int_equal(p.is_given[i], want[i]);
+    assert_int_equal(p.n, sizeof want / sizeof *want);
+    kv_prompts_free(&p);
+    json_decref(v);
+}
+
 static const struct {
     const char *body, *field;
 } bad[] = {
@@ -102,6 +115,7 @@ static int close_rig(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_given),
+                                       cmocka_unit_test(test_bad)};
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }
