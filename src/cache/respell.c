@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cache/cache_private.h"
 #include "cache/pieces.h"
@@ -23,6 +24,9 @@
 /* Bytes that a sibling's next token is looked for by, and how many such tokens: vocabularies have runs of blanks and rules
  * that are longer, which are found only where they are the next of their siblings that is read. */
 enum { AHEAD = 256, BEGINNINGS = 256 };
+
+/* Captures are in the tree within milliseconds. */
+#define CAPTURES_WAIT_S 5
 
 /* A byte of the prompt: `o` bytes into its token number `i`. */
 typedef struct spot {
@@ -333,20 +337,24 @@ static void conclude(kv_respelling *out, walk *w) {
     kv_tokens_append(&out->tokens, w->tokens + w->best_i, (size_t)(w->n - w->best_i));
 }
 
-/* As a look-up does: what a conversation just left is found by its next turn. */
-static void wait_for_captures(kv_cache *c) {
-    if (kv_io_is_inline(c->cfg.io)) return;
+/* As a look-up does: what a conversation just left is found by its next turn. False: a drive that hangs keeps them. */
+static bool wait_for_captures(kv_cache *c) {
+    if (kv_io_is_inline(c->cfg.io)) return true;
+    const struct timespec until = {.tv_sec = (time_t)kv_wall_seconds() + CAPTURES_WAIT_S};
+    int timed_out = 0;
     pthread_mutex_lock(&c->mutex);
     uint64_t after = c->n_captured;
-    while (c->n_settled < after) pthread_cond_wait(&c->settled, &c->mutex);
+    while (c->n_settled < after && !timed_out) timed_out = pthread_cond_timedwait(&c->settled, &c->mutex, &until);
+    bool settled = c->n_settled >= after;
     pthread_mutex_unlock(&c->mutex);
+    return settled;
 }
 
 void kv_respell(kv_respelling *out, kv_cache *c, const char *scope, const kv_model *model, const kv_token *tokens,
                 size_t n) {
     *out = (kv_respelling){0};
     if (c->cfg.exact_chunk || n < 2 || n > INT32_MAX) return;
-    wait_for_captures(c);
+    if (!wait_for_captures(c)) return;
     kv_radix_node *root = kv_cache_root(c, scope);
     kv_cache_load_scope(c, kv_radix_key(root));
     walk w = {.c = c, .model = model, .tokens = tokens, .n = (int32_t)n, .block = c->cfg.block};
