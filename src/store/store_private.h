@@ -3,7 +3,7 @@
  *   store.c    open, close, load, uses, pins, namespaces, numbers      recover.c  the walk over the files at open
  *   publish.c  reserve, write, commit                                  evict.c    eviction, remove, gc
  *   read.c     read, quarantine, verify                                paths.c    names, small files, faults
- *   table.c    rows and their order   index.c  SQLite   accounts.c  the shared budget
+ *   table.c    rows and their order   index.c  SQLite   accounts.c  the shared budget   spellings.c  SQLite, apart
  *
  * Thread rule: any thread; what a mutex guards, and its place in the order, stands at the mutex.
  */
