@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prefill and decode over HTTP against a bare llama_decode loop; what the cache gives and costs; restores against memcpy
-# and raw reads; a start with 100,000 records; a day of agent traffic on the fake engine. Interleaved, as ratios, on each real model. Nothing else should run
-# meanwhile: two busy programs on one machine's cores slow each other down many times over.
+# and raw reads; a start with 100,000 records; a day of agent traffic on the fake engine. Interleaved, as ratios, on each
+# real model. Nothing else should run meanwhile: two busy programs on one machine's cores slow each other down many times
+# over.
 #
 # usage: scripts/bench.sh [ROUNDS [engine|cache|restore|start|traffic …]]      default: 3, all of them
 set -euo pipefail
