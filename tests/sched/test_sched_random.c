@@ -192,6 +192,7 @@ static void one_round(kv_memory_kind kind, uint64_t seed, totals *t) {
         if (kv_memory_has_window(kind) && p.sched.block > p.fake.n_window) p.sched.block = p.sched.chunk = 32;
         p.cache_queue = (uint64_t)1 << dice_from(d, 14, 22);
         p.cache_ram = (uint64_t)1 << dice_from(d, 14, 24);
+        p.path_bytes = dice_one_in(d, 2) ? 0 : (uint64_t)1 << dice_from(d, 8, 16);
         p.sched.evict_idle = dice_one_in(d, 2);
         p.io_seed = dice_one_in(d, 2) ? dice_next(d) | 1 : 0;
     }

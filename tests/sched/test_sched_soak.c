@@ -328,6 +328,7 @@ static void session_params(soak *k) {
     p->sched.max_queue = dice_one_in(d, 5) ? dice_below(d, 4) : 256;
     p->cache_queue = (uint64_t)1 << dice_from(d, 12, 21);
     p->cache_ram = dice_one_in(d, 2) ? 0 : (uint64_t)1 << dice_from(d, 12, 19);
+    p->path_bytes = dice_one_in(d, 2) ? 0 : (uint64_t)1 << dice_from(d, 8, 14);
     p->sched.evict_idle = dice_one_in(d, 2);
     p->cache_read = (uint64_t)1 << (dice_one_in(d, 5) ? dice_from(d, 12, 15) : dice_from(d, 15, 20));
     p->io_seed = dice_one_in(d, 2) ? dice_next(d) | 1 : 0;

@@ -220,7 +220,9 @@ static inline void request_hint(request *r, dice *d) {
     r->params.hints = r->hints;
     r->params.n_hints = dice_from(d, 0, 3);
     for (int i = 0; i < r->params.n_hints; i++)
-        r->hints[i] = (kv_hint){.position = dice_from(d, 0, (int)r->prompt.len + 2), .keep_seconds = dice_below(d, 99)};
+        r->hints[i] = (kv_hint){.position = dice_from(d, 0, (int)r->prompt.len + 2),
+                                .keep_seconds = dice_one_in(d, 3) ? dice_below(d, 99) : 0,
+                                .kind = (kv_place_kind)dice_below(d, KV_PLACE_COUNT)};
 }
 
 static inline void request_free(request *r) {
