@@ -218,6 +218,22 @@ describe('where nothing is taken over', { skip: noRealModel }, () => {
       await server.stop();
     }
   });
+
+  it('a prompt that would not fit in its stored spelling', async () => {
+    const server = await startServer({ args: args('full', '-c', '1024') });
+    try {
+      const text = `${words(rnd, 899)}.`;
+      const stored = (await post(server, '/completion', { prompt: await tokenize(server, [...text]), n_predict: 1 })).json;
+      assert.equal(stored.tokens_evaluated, 900);
+      const fits = await post(server, '/completion', { prompt: `${text} ${words(rnd, 40)}`, n_predict: 1 });
+      assert.ok(fits.json.kvasir.respelled > 0);
+      const longer = await post(server, '/completion', { prompt: `${text} ${words(rnd, 600)}`, n_predict: 1 });
+      assert.equal(longer.status, 200, JSON.stringify(longer.json));
+      assert.equal(longer.json.kvasir.respelled, undefined);
+    } finally {
+      await server.stop();
+    }
+  });
 });
 
 describe("Gemma's vocabulary", { skip: noRealModel }, () => {
