@@ -262,6 +262,44 @@ static void eviction_by_worth(void **state) {
     free(rich.payload);
 }
 
+/* What was used often, long ago, goes before what was used once, just now; at one age what was used more often stays. */
+static void worth_fades(void **state) {
+    (void)state;
+    rig r;
+    rig_init(&r, 1 << 20, 1);
+    rig_open(&r);
+    enum { N = 64, SIZE = 40960, MS = 100 };
+    const double worth = kv_store_worth(MS, 0, SIZE + 4096);
+    rec old[N], new[N];
+    int n = 0;
+    for (int i = 0; i < N; i++) old[i] = make_rec(KV_RECORD_BLOCK, NULL, (uint32_t)i, SIZE, MS);
+    for (int i = 0; i < N; i++) new[i] = make_rec(KV_RECORD_BLOCK, NULL, N + (uint32_t)i, SIZE, MS);
+    while (n < N && store_rec(&r, &old[n], worth) == KV_OK) {
+        kv_store_touch(r.store, &old[n].head, n == 2 ? 20 : 5);
+        n++;
+    }
+    assert_true(n > 8 && n < N); /* full, and all that is there is worth six times as much */
+    assert_int_equal(store_rec(&r, &new[0], worth), KV_NO_MEMORY);
+    r.now += 3600;
+    int m = 0;
+    while (m < n / 2) assert_int_equal(store_rec(&r, &new[m++], worth), KV_OK);
+    assert_true(r.n_gone > 0);
+    assert_true(kv_store_has(r.store, &old[2].head));
+    while (m < N && store_rec(&r, &new[m], worth) == KV_OK) m++;
+    assert_true(m > n / 2 && m < N); /* equals do not push each other out */
+    int left = 0;                    /* one, perhaps, that is not enough for a record and its folder */
+    for (int i = 0; i < n; i++) left += kv_store_has(r.store, &old[i].head);
+    assert_true(left <= 1);
+    for (int i = 0; i < m; i++) assert_true(kv_store_has(r.store, &new[i].head));
+    assert_true(kv_store_fade(0) == 1 && kv_store_fade(-5) == 1 && kv_store_fade(100) < kv_store_fade(50));
+    rig_check(&r);
+    rig_free(&r);
+    for (int i = 0; i < N; i++) {
+        free(old[i].payload);
+        free(new[i].payload);
+    }
+}
+
 /* A chain longer than the budget: its beginning stays, it does not eat its own tail. */
 static void no_thrash(void **state) {
     (void)state;
@@ -505,9 +543,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(publish_and_read),    cmocka_unit_test(index_is_derived),
         cmocka_unit_test(damage_is_set_aside), cmocka_unit_test(quarantine_is_bounded),
-        cmocka_unit_test(eviction_by_worth),   cmocka_unit_test(no_thrash),
-        cmocka_unit_test(limits_and_modes),    cmocka_unit_test(housekeeping),
-        cmocka_unit_test(two_share),
+        cmocka_unit_test(eviction_by_worth),   cmocka_unit_test(worth_fades),
+        cmocka_unit_test(no_thrash),           cmocka_unit_test(limits_and_modes),
+        cmocka_unit_test(housekeeping),        cmocka_unit_test(two_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
