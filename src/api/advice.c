@@ -41,6 +41,28 @@ static bool advise_text(kv_buf *out, const kv_asked *q, size_t place, size_t n_p
     return said;
 }
 
+/* Bytes that a message's texts take. */
+static size_t bytes_of(const json_t *message) {
+    const json_t *content = json_object_get(message, "content"), *part;
+    size_t n = json_string_length(content), i;
+    json_array_foreach(content, i, part) n += json_string_length(json_object_get(part, "text"));
+    return n;
+}
+
+/* The last `rest` bytes of the prompt are no more than what came after the last answer: it is the usual turn, and the
+ * messages need not be looked through. */
+static bool is_new(const kv_asked *q, size_t rest) {
+    const size_t turn = 32; /* bytes of a template around a message */
+    size_t n = turn;
+    for (size_t i = json_array_size(q->messages); i-- > 0;) {
+        const json_t *message = json_array_get(q->messages, i);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && strcmp(role, "assistant") == 0) return rest <= n;
+        n += bytes_of(message) + turn;
+    }
+    return false;
+}
+
 /* The caller's text differs at `place`. */
 static bool advise_place(kv_buf *out, const kv_asked *q, size_t place, bool early) {
     kv_buf piece = {0};
@@ -50,6 +72,7 @@ static bool advise_place(kv_buf *out, const kv_asked *q, size_t place, bool earl
     if (!q->chat) return advise_text(out, q, place, n_piece, early);
     const char *text = kv_chat_prompt_text(q->chat, &n);
     if (!find_byte(&at, q, place, text, n)) return advise_text(out, q, place, n_piece, early);
+    if (is_new(q, n - at)) return false;
     const kv_hint_chat chat = {.text = text, .n = n, .messages = q->messages, .tools = q->tools, .turn = q->turn};
     return kv_hint_of_chat(out, &chat, at, at + n_piece, early);
 }

@@ -69,16 +69,22 @@ static size_t version_length(const char *s, size_t n) {
     return i;
 }
 
+static const char billing_header[] = "x-anthropic-billing-header: ";
+
+static bool begins_billing(const char *text, size_t n) {
+    return n >= sizeof billing_header - 1 && memcmp(text, billing_header, sizeof billing_header - 1) == 0;
+}
+
 /* "x-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch=5a0f1;", which other text may follow at once:
  * `cch` is a hash of the request, the version ends in one of its first message. Each keeps its length. Nothing of the
  * line is meant for the model, but the line stays, since what it says besides is the client's business. */
 static bool blank_billing(char *text, size_t n) {
-    static const char header[] = "x-anthropic-billing-header: ", version[] = "cc_version=", hash[] = "cch=";
-    size_t n_header = sizeof header - 1, n_version = sizeof version - 1, n_hash = sizeof hash - 1;
+    static const char version[] = "cc_version=", hash[] = "cch=";
+    size_t n_version = sizeof version - 1, n_hash = sizeof hash - 1;
     bool changed = false;
-    if (n < n_header || memcmp(text, header, n_header) != 0) return false;
     char *line = memchr(text, '\n', n), *end = line ? line : text + n, *stop;
-    for (char *p = text + n_header; p < end && (stop = memchr(p, ';', (size_t)(end - p))); p = stop + 1) {
+    for (char *p = text + sizeof billing_header - 1; p < end && (stop = memchr(p, ';', (size_t)(end - p)));
+         p = stop + 1) {
         while (p < stop && *p == ' ') p++;
         size_t len = (size_t)(stop - p), name = 0;
         while (name < len && (islower((unsigned char)p[name]) || p[name] == '_')) name++;
@@ -98,11 +104,11 @@ static bool blank_billing(char *text, size_t n) {
 /* The text at obj[member], with the rules applied. */
 static kv_rules apply(json_t *obj, const char *member, kv_rules rules) {
     const json_t *value = json_object_get(obj, member);
-    if (!json_is_string(value)) return KV_RULES_NONE;
     size_t n = json_string_length(value);
+    if (!kv_canonical_has(rules, KV_RULE_BILLING_HEADER) || !begins_billing(json_string_value(value), n))
+        return KV_RULES_NONE;
     char *text = kv_strndup(json_string_value(value), n);
-    kv_rules did = KV_RULES_NONE;
-    if (kv_canonical_has(rules, KV_RULE_BILLING_HEADER) && blank_billing(text, n)) did |= 1u << KV_RULE_BILLING_HEADER;
+    kv_rules did = blank_billing(text, n) ? 1u << KV_RULE_BILLING_HEADER : KV_RULES_NONE;
     if (did) json_object_set_new(obj, member, kv_json_text(text, n));
     free(text);
     return did;

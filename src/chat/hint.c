@@ -14,7 +14,10 @@
  * not there. They are tried at every beginning of a word near the place; what touches the place counts, the recogniser
  * that stands first in the list before the others. */
 
-#define REACH 72 /* bytes before the place where something that covers it may begin: longer than any date or id */
+/* Bytes before the place where something that covers it may begin, longer than any date or id; and behind it, where it
+ * must end. */
+#define REACH 72
+#define SIGHT 256
 
 typedef const char *recogniser(const char *s, const char *end);
 
@@ -195,14 +198,14 @@ kv_sighting kv_hint_suspect(const char *text, size_t n, size_t at, size_t end) {
                {KV_SUSPECT_DATE, read_date},
                {KV_SUSPECT_ID, read_id},
                {KV_SUSPECT_NUMBER, read_number}};
-    const char *stop = text + n;
     if (end > n) end = n;
+    const char *stop = text + (n - end > SIGHT ? end + SIGHT : n);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         for (size_t s = at > REACH ? at - REACH : 0; s < end; s++) {
             bool inside = s > 0 && (is_word(text[s - 1]) || (all[i].kind == KV_SUSPECT_NUMBER && text[s - 1] == '.'));
             if (inside || !is_word(text[s])) continue;
             const char *p = all[i].read(text + s, stop);
-            if (!p || (size_t)(p - text) <= at || (p < stop && is_word(*p))) continue;
+            if (!p || (size_t)(p - text) <= at || (p < text + n && is_word(*p))) continue;
             return (kv_sighting){all[i].kind, s, (size_t)(p - text)};
         }
     }
@@ -218,6 +221,7 @@ kv_sighting kv_hint_suspect(const char *text, size_t n, size_t at, size_t end) {
 #define SHORT        16        /* bytes; a shorter text may stand in the template, too */
 #define SEARCH_MAX   (1 << 20) /* bytes to look through for one text: more than tools take */
 #define FAILURES_MAX 32        /* texts not found, until the search ends */
+#define WORK_MAX     (1 << 26) /* bytes looked at, until it ends: some 10 ms */
 
 typedef struct span {
     size_t start, end; /* of the rendered text */
@@ -230,34 +234,37 @@ typedef struct spans {
     size_t n, cap;
     size_t cursor;
     int failures, last; /* the message that was looked for */
+    size_t work;        /* bytes looked at */
 } spans;
 
 static const char *find(const char *text, size_t n, const char *what, size_t n_what) {
     return memmem(text, n, what, n_what);
 }
 
-static const char *find_from(const kv_hint_chat *c, size_t from, const char *s, size_t n) {
+static const char *find_from(spans *out, const kv_hint_chat *c, size_t from, const char *s, size_t n) {
     size_t room = c->n - from < SEARCH_MAX ? c->n - from : SEARCH_MAX;
-    return find(c->text + from, room, s, n < NEEDLE ? n : NEEDLE);
+    const char *at = find(c->text + from, room, s, n < NEEDLE ? n : NEEDLE);
+    out->work += at ? (size_t)(at - c->text) - from : room;
+    return at;
 }
 
-/* Behind what the next turn begins with; where it is not known, `from`. */
-static size_t behind_turn(const kv_hint_chat *c, size_t from) {
+/* Behind what the next turn begins with; where it is not known, the cursor. */
+static size_t behind_turn(spans *out, const kv_hint_chat *c) {
     size_t n = c->turn ? strlen(c->turn) : 0;
-    const char *turn = n ? find(c->text + from, c->n - from, c->turn, n) : NULL;
-    return turn ? (size_t)(turn - c->text) + n : from;
+    const char *turn = n ? find_from(out, c, out->cursor, c->turn, n) : NULL;
+    return turn ? (size_t)(turn - c->text) + n : out->cursor;
 }
 
 /* `byte`: where the value begins in the message's text. */
 static void add_span(spans *out, const kv_hint_chat *c, int message, const json_t *value, size_t byte) {
     const char *s = json_string_value(value);
-    size_t n = json_string_length(value), from = out->cursor;
+    size_t n = json_string_length(value);
     while (n && isspace((unsigned char)s[0])) s++, n--, byte++;
     while (n && isspace((unsigned char)s[n - 1])) n--;
-    if (n == 0 || out->failures >= FAILURES_MAX) return;
+    if (n == 0 || out->failures >= FAILURES_MAX || out->work >= WORK_MAX) return;
     const char *at = NULL;
-    if (n < SHORT && out->last != message) at = find_from(c, behind_turn(c, from), s, n);
-    if (!at) at = find_from(c, from, s, n);
+    if (n < SHORT && out->last != message) at = find_from(out, c, behind_turn(out, c), s, n);
+    if (!at) at = find_from(out, c, out->cursor, s, n);
     out->last = message;
     if (!at) {
         out->failures++;
@@ -318,14 +325,13 @@ static kv_hint_place in_message(const kv_hint_chat *c, const span *s, size_t at)
 static size_t find_tool(const kv_hint_chat *c, const spans *m, const char *name, size_t from) {
     kv_buf quoted = {0};
     kv_buf_addf(&quoted, "\"%s\"", name);
-    size_t found = SIZE_MAX;
-    for (const char *at; (at = find(c->text + from, c->n - from, quoted.data, quoted.len)); from++) {
+    size_t found = SIZE_MAX, i = 0;
+    for (const char *at; (at = find(c->text + from, c->n - from, quoted.data, quoted.len)); from = m->list[i].end) {
         from = (size_t)(at - c->text);
-        size_t i = 0;
         while (i < m->n && m->list[i].end <= from) i++;
+        if (i < m->n && m->list[i].start <= from) continue;
         found = from + 1;
-        if (i == m->n || m->list[i].start > from) break;
-        found = SIZE_MAX;
+        break;
     }
     kv_buf_free(&quoted);
     return found;

@@ -277,10 +277,38 @@ static void test_cuts(void **state) {
     kv_buf_free(&text);
 }
 
+/* Texts made to take long: what is looked at has an end. */
+static void test_endless(void **state) {
+    (void)state;
+    kv_buf text = {0}, said = {0};
+    for (int i = 0; i < 400000; i++) kv_buf_adds(&text, i % 2 ? "-a1" : "\"x\"");
+    kv_hint_suspect(text.data, text.len, text.len / 2, text.len / 2 + 1);
+    kv_hint_suspect(text.data, text.len, 1, text.len);
+    json_t *messages = json_array(), *tools = json_array();
+    json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", text.data));
+    for (int i = 0; i < 20000; i++)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", i % 2 ? "user" : "assistant", "content", "b2"));
+    for (int i = 0; i < 1000; i++)
+        json_array_append_new(tools, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", "x"));
+    kv_hint_chat c = {.text = text.data, .n = text.len, .messages = messages, .tools = tools, .turn = "<turn>"};
+    kv_hint_of_chat(&said, &c, text.len / 2, text.len / 2 + 1, true);
+    assert_int_equal(strncmp(said.data, "message 1 (user) differs from byte ", 35), 0);
+    kv_buf_clear(&said);
+    c.turn = "-a1";
+    kv_hint_of_chat(&said, &c, text.len - 1, text.len, true);
+    json_array_remove(messages, 0);
+    kv_hint_of_chat(&said, &c, text.len / 2, text.len / 2 + 1, true);
+    json_decref(messages);
+    json_decref(tools);
+    kv_buf_free(&text);
+    kv_buf_free(&said);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sights),          cmocka_unit_test(test_sights_random), cmocka_unit_test(test_places),
         cmocka_unit_test(test_other_templates), cmocka_unit_test(test_ordinals),      cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_endless),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,68 +106,74 @@ for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restart
       for (let i = 0; i < 3; i++) await greedyRaw(server, String.fromCharCode(33 + others++ % 27) + words(generator(), 40), 2);
     }
 
-    /** The same steps through each API, which must count the same. */
+    /** The same steps through each API: `steps` yields what a request cost, and others come before the next one. All
+     * must cost the same. */
     async function each(steps) {
-      const counts = {};
-      const salt = generator()(1e9);
-      for (const api of Object.keys(apis)) counts[api] = await steps(api, salt);
-      for (const api of Object.keys(apis)) assert.deepEqual(counts[api], counts.chat, `${api} (KVASIR_SEED=${seed})`);
+      const running = Object.keys(apis).map((api) => ({ api, steps: steps(api), counts: [], done: false }));
+      for (let n = 0; !running[0].done; n++) {
+        if (n > 0) await meanwhile();
+        for (const r of running) {
+          const { done, value } = await r.steps.next();
+          r.done = done;
+          if (!done) r.counts.push(value);
+        }
+      }
+      for (const { api, counts } of running) assert.deepEqual(counts, running[0].counts, `${api} (KVASIR_SEED=${seed})`);
+      assert.ok(running.every((r) => r.done));
     }
 
     it('S19, F1: a billing line whose hashes change with each request', async () => {
-      const long = words(generator(), 500);
-      const tools = [tool('look_up'), tool('write')];
-      await each(async (api) => {
+      const long = words(generator(), 250);
+      const tools = [tool('look_up')];
+      await each(async function* (api) {
         const rnd = generator();
         const messages = [user(`What is this? ${api}`.slice(0, 14))];
-        const counts = [];
         for (let turn = 0; turn < 2; turn++) {
           const got = await ask(server, api, { system: `${billing(rnd)}\n${long}`, tools, messages }, `Answer ${turn}.`);
           assert.deepEqual(got.canonicalised, ['billing-header'], api);
           if (turn > 0) atMost(got.computed, oneMore(messages.at(-1).content), `${api}, turn ${turn}`);
-          counts.push(got.computed);
           messages.push(assistant(`Answer ${turn}.`), user(`And number ${turn}?`));
-          await meanwhile();
+          yield got.computed;
         }
         // another conversation, whose version has another hash: system prompt and tools are there
         const other = await ask(server, api, { system: `${billing(rnd, '2.1.101.0d9')}\n${long}`, tools, messages: [user('Else?')] }, 'No.');
         atMost(other.computed, oneMore('Else?'), `${api}, another conversation`);
-        return [...counts, other.computed];
+        yield other.computed;
       });
     });
 
-    it('F1 without the rule: all of it, and the reason shows the line', async () => {
-      const off = await startServer({ args: args(kind, '--canonicalise', 'none', ...(life === 'restarted' ? ['--cache-dir', folders.make()] : [])) });
-      const long = words(generator(), 400);
+    // What is not reused is not, whatever happens between two requests.
+    if (life === 'in memory') it('F1 without the rule: all of it, and the reason shows the line', async () => {
+      const off = await startServer({ args: args(kind, '--canonicalise', 'none') });
+      const long = words(generator(), 200);
       try {
-        await each(async (api) => {
+        for (const api of Object.keys(apis)) {
           const lines = ['a5145', 'fa690'].map((cch) => billing(() => 0).replace('cch=00000', `cch=${cch}`));
           await ask(off, api, { system: `${lines[0]}\n${long}`, messages: [user('Hello')] }, 'Yes.');
           const got = await ask(off, api, { system: `${lines[1]}\n${long}`, messages: [user('Hello'), assistant('Yes.'), user('Again')] }, 'Yes.');
           assert.equal(got.canonicalised, undefined);
-          assert.ok(got.computed >= 400, `${api}: ${got.computed}`);
+          assert.ok(got.computed >= 200, `${api}: ${got.computed}`);
           const at = lines[1].indexOf('fa690');
           assert.match(got.miss.hint, new RegExp(`^the system prompt differs from byte ${at} on, at what looks like an id \\(fa690\\)`), api);
           assert.ok(got.miss.hint.includes(lines[1]), `${api}: ${got.miss.hint}`);
           assert.ok(!JSON.stringify(got.json).includes('a5145'), 'nothing of what is stored');
-          return got.computed;
-        });
+        }
       } finally {
         await off.stop();
       }
     });
 
     it('S19: what no rule knows is named', async () => {
-      const long = words(generator(), 400);
+      const long = words(generator(), 200);
       const conversation = (now, more = []) => ({ system: `You help.\nCurrent time: ${now}\n${long}`, messages: [user('Hello'), ...more] });
-      await each(async (api) => {
+      await each(async function* (api) {
         const first = await ask(server, api, conversation('2026-11-30T02:15:07Z'), 'Yes.', `time-${api}`);
         assert.equal(first.canonicalised, undefined);
-        await meanwhile();
+        yield first.computed;
         const got = await ask(server, api, conversation('2026-11-30T02:15:42Z', [assistant('Yes.'), user('Again')]), 'Yes.', `time-${api}`);
         assert.match(got.miss.hint, /^the system prompt differs from byte 41 on, at what looks like a time \(2026-11-30T02:15:42Z\), in the line "Current time: 2026/, api);
         assert.ok(!got.miss.hint.includes(':07'), 'nothing of what is stored');
-        return got.computed;
+        yield got.computed;
       });
       // the same again misses nothing, a new question is no mutation
       const again = conversation('2026-11-30T02:15:42Z', [assistant('Yes.'), user('Again')]);
@@ -178,14 +184,13 @@ for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restart
     });
 
     it('F2: tools in another order; one server\'s tools vanish and return', async () => {
-      const list = ['alpha', 'beta', 'gamma', 'delta', 'epsilon'].map((name) => tool(name, words(generator(), 40)));
+      const list = ['alpha', 'beta', 'gamma', 'delta', 'epsilon'].map((name) => tool(name, words(generator(), 20)));
       const order = (...at) => at.map((i) => list[i]);
-      const system = words(generator(), 200);
-      await each(async (api) => {
+      const system = words(generator(), 60);
+      await each(async function* (api) {
         const scope = `tools-${api}`;
         const messages = [user('Hello')];
-        await ask(server, api, { system, tools: order(0, 1, 2, 3, 4), messages }, 'Yes.', scope);
-        await meanwhile();
+        yield (await ask(server, api, { system, tools: order(0, 1, 2, 3, 4), messages }, 'Yes.', scope)).computed;
         // another order: D = the first tool that moved
         const moved = { system, tools: order(0, 2, 1, 3, 4), messages: [...messages, assistant('Yes.'), user('Again')] };
         const text = await render(server, moved);
@@ -193,54 +198,51 @@ for (const kind of Object.keys(kinds)) for (const life of ['in memory', 'restart
         const got = await ask(server, api, moved, 'Yes.', scope);
         atMost(got.computed, kind === 'full' ? behind : got.prompt, `${api}: moved`);
         assert.match(got.miss.hint, /^the tools differ from the 2nd on \(gamma\)/, api);
-        await meanwhile();
+        yield got.computed;
         // some are gone for a turn, while the conversation goes on
         moved.messages.push(assistant('Yes.'), user('Without?'));
         const without = { ...moved, tools: order(0, 2, 1) };
         const less = await ask(server, api, without, 'No.', scope);
         assert.match(less.miss.hint, /^the tools differ behind the 3rd \(beta\)/, api);
-        await meanwhile();
+        yield less.computed;
         // and are back: only what was added meanwhile
         moved.messages.push(assistant('No.'), user('With?'));
         const back = await ask(server, api, moved, 'Yes.', scope);
         const added = moved.messages.slice(-4).reduce((sum, m) => sum + m.content.length + 30, 0);
         atMost(back.computed, added + G + 8, `${api}: returned`);
-        return [got.computed, less.computed, back.computed];
+        yield back.computed;
       });
     });
 
     it('F3: a reminder that moves on with the newest message', async () => {
-      const system = words(generator(), 200);
+      const system = words(generator(), 60);
       const old = words(generator(), 150), next = words(generator(), 80), reminder = `\n[mode] ${words(generator(), 50)}`;
-      await each(async (api) => {
+      await each(async function* (api) {
         const scope = `reminder-${api}`;
-        await ask(server, api, { system, messages: [user(old + reminder)] }, 'Yes.', scope);
-        await meanwhile();
+        yield (await ask(server, api, { system, messages: [user(old + reminder)] }, 'Yes.', scope)).computed;
         const got = await ask(server, api, { system, messages: [user(old), assistant('Yes.'), user(next + reminder)] }, 'Yes.', scope);
         const tail = '<|im_end|>\n'.length + '<|im_start|>assistant\nYes.<|im_end|>\n'.length + '<|im_start|>user\n'.length + next.length + reminder.length;
         // D = the end of the old text; where the state was kept at a message's beginning, that message again
         atMost(got.computed, tail + 2 * G + 8 + (kind === 'full' ? 0 : old.length + 8), api);
-        return got.computed;
+        yield got.computed;
       });
     });
 
     it('F4: a system message after each tool result', async () => {
       const system = words(generator(), 200), tools = [tool('look_up')];
-      await each(async (api) => {
-        const scope = `budget-${api}`, counts = [];
+      await each(async function* (api) {
+        const scope = `budget-${api}`;
         const messages = [user('Look all of it up.')];
         for (let turn = 0; turn < 3; turn++) {
           const got = await ask(server, api, { system, tools, messages }, `<tool_call>\n{"name": "look_up", "arguments": {"key": "${turn}"}}\n</tool_call>`, scope);
           const added = turn ? messages.slice(-3) : [];
           const size = added.reduce((sum, m) => sum + (m.content?.length ?? 90) + 60, 0);
           if (turn) atMost(got.computed, size + G + 8, `${api}, turn ${turn}`);
-          counts.push(got.computed);
           messages.push({ role: 'assistant', call: { id: `call_${turn}`, name: 'look_up', args: `{"key": "${turn}"}` } },
             { role: 'tool', result: `call_${turn}`, content: `result ${turn} ${words(generator(), 40)}`.slice(0, 40) },
             { role: 'system', content: `${4000 - turn} tokens left` });
-          await meanwhile();
+          yield got.computed;
         }
-        return counts;
       });
     });
   });
