@@ -63,6 +63,7 @@ static void test_metrics(void **state) {
     in.ledger.restore.sum = 99.5;
     kv_cache_stats cache = {
         .queue_bytes = 21, .ram_bytes = 22, .nodes = 23, .tree_bytes = 24, .n_evicted = 25, .n_dropped = 26};
+    for (int k = 0; k < KV_PLACE_COUNT; k++) cache.places[k].n_hits = 30 + (uint64_t)k;
     in.cache = &cache;
     kv_buf out = {0};
     kv_metrics_render(&out, &in);
@@ -107,6 +108,13 @@ static void test_metrics(void **state) {
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         assert_kind(text, want[i].name, want[i].kind);
         assert_true(value_of(text, want[i].name) == want[i].value);
+    }
+    for (int k = 0; k < KV_PLACE_COUNT; k++) {
+        kv_buf line = {0};
+        kv_buf_addf(&line, "\nkvasir_cache_places_hit_total{place=\"%s\"} %d\n", kv_place_name((kv_place_kind)k),
+                    30 + k);
+        assert_non_null(strstr(text, kv_buf_str(&line)));
+        kv_buf_free(&line);
     }
     assert_non_null(strstr(text, "\nkvasir_build_info{version=\"1.2.3\",engine=\"v0\"} 1\n"));
 

@@ -165,11 +165,86 @@ static void test_kept_in_memory(void **state) {
     close_world(&w);
 }
 
+typedef struct rows {
+    int n_kept, n_not, n_states_kept, n_states_not;
+} rows;
+
+static void count_row(void *ctx, const kv_store_row *row) {
+    rows *r = ctx;
+    bool state = row->head.kind == KV_RECORD_CHECKPOINT, kept = row->head.keep_seconds > 0;
+    if (kept) assert_true(row->head.q < 100 && row->head.keep_seconds == 600 && (!state || row->head.e <= 100));
+    else assert_true(state ? row->head.e > 100 : row->head.q >= 100);
+    if (state) *(kept ? &r->n_states_kept : &r->n_states_not) += 1;
+    else *(kept ? &r->n_kept : &r->n_not) += 1;
+}
+
+/* The time of a mark stands in the records of what leads to it, and in no other. */
+static void test_marked_records(void **state) {
+    (void)state;
+    world w;
+    rig disk;
+    kv_token tokens[MAX];
+    kv_lookup_result result;
+    kv_error err;
+    start(&w, KV_MEMORY_HYBRID, 5, 1 << 20, &disk);
+    const kv_hint hints[] = {{.position = 50, .kind = KV_PLACE_SYSTEM_END},
+                             {.position = 100, .kind = KV_PLACE_MARK, .keep_seconds = 600},
+                             {.position = 170, .kind = KV_PLACE_LAST_MESSAGE}};
+    fill(tokens, 0, 260, 1);
+    w.hints = hints;
+    w.n_hints = 3;
+    serve(&w, "", tokens, 240, 260, &result);
+    reopen(&w, true);
+    rows r = {0};
+    assert_int_equal(kv_store_load_all(w.disk->store, count_row, &r, &err), KV_OK);
+    assert_int_equal(r.n_states_kept, 2); /* the mark, and what lies before it */
+    assert_int_equal(r.n_states_not, 3);  /* the last message, both ends */
+    assert_int_equal(r.n_kept, 100 / B + 1);
+    assert_true(r.n_not > 0);
+    close_world(&w);
+}
+
+static void find_first(void *ctx, const kv_store_row *row) {
+    if (row->head.kind == KV_RECORD_CHECKPOINT && row->head.e == 50) *(kv_record_head *)ctx = row->head;
+}
+
+/* What is pinned stays on its path, whatever the budget lets go. */
+static void test_pinned_stays(void **state) {
+    (void)state;
+    world w;
+    rig disk;
+    kv_token tokens[MAX];
+    kv_lookup_result result;
+    kv_error err;
+    start(&w, KV_MEMORY_HYBRID, 5, 400, &disk);
+    const kv_hint hints[] = {{.position = 50, .kind = KV_PLACE_UNKNOWN}, {.position = 120, .kind = KV_PLACE_MESSAGE}};
+    fill(tokens, 0, MAX, 1);
+    w.hints = hints;
+    w.n_hints = 1;
+    serve(&w, "", tokens, 60, 70, &result);
+    settle(&w);
+    kv_record_head first = {0};
+    check(kv_store_load_all(w.disk->store, find_first, &first, &err), &err);
+    check(kv_store_pin(w.disk->store, &first, true, &err), &err);
+    w.n_hints = 2;
+    for (int n = 130; n < MAX - 20; n += 40) {
+        serve(&w, "", tokens, n, n + 10, &result);
+        settle(&w);
+        assert_true(result.position >= 50 && most_on_a_path(&w) <= 400);
+    }
+    kv_token other[MAX];
+    memcpy(other, tokens, sizeof other);
+    fill(other, 52, 100, 9);
+    serve(&w, "", other, 90, 100, &result);
+    assert_int_equal(result.position, 50);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_branch_survives),
-        cmocka_unit_test(test_kept_in_memory),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_branch_survives),
+        cmocka_unit_test(test_kept_in_memory), cmocka_unit_test(test_marked_records),
+        cmocka_unit_test(test_pinned_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
