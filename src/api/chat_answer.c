@@ -65,7 +65,10 @@ static json_t *only_call(kv_choice *c, json_t *deltas, bool final) {
 /* The answer is complete: how it is spelled will be known when it comes back. */
 static void learn(kv_choice *c) {
     json_t *message = parsed_message(c);
-    if (message && c->call) json_object_set_new(message, "tool_calls", json_pack("[O]", c->call));
+    if (message && c->call) {
+        json_object_set_new(message, "content", json_null());
+        json_object_set_new(message, "tool_calls", json_pack("[O]", c->call));
+    }
     kv_spell_learn(c->spell, message, &c->text);
     json_decref(message);
 }

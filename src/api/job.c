@@ -11,6 +11,7 @@
 #include "api/respelling.h"
 #include "api/scope.h"
 #include "api/shapes.h"
+#include "api/spell.h"
 #include "api/stream.h"
 
 kv_job *kv_job_new(const kv_app *app, const kv_dialect *dialect) {
@@ -301,6 +302,7 @@ kv_status kv_job_run(kv_job *j, kv_http_request *req, kv_http_response *res, kv_
     if (st == KV_OK) kv_job_respell(j);
     if (st == KV_OK) st = kv_job_prepare(j, err);
     if (st == KV_OK) st = queue_prompts(j, err);
+    if (st == KV_OK) kv_spell_keep(j->params.spell);
     if (st == KV_OK && j->params.stream) {
         j->last_sent_us = kv_now_us(kv_clock_real());
         res->content_type = j->dialect->stream_type;

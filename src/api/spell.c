@@ -7,7 +7,7 @@
 #include "chat/spelling.h"
 #include "store/spellings.h"
 
-#define WAITING_MAX 256 /* rows that are written together */
+#define WAITING_MAX 4096 /* rows of one request that are entered; more of them come again */
 
 struct kv_spell {
     const kv_app *app;
@@ -16,7 +16,7 @@ struct kv_spell {
     kv_spelling_book book;
     /* rows that are not written yet; their texts are owned */
     kv_spelling_row *waiting;
-    size_t n_waiting;
+    size_t n_waiting, cap_waiting;
     /* what the answer follows */
     bool expects, continued;
     kv_hash place;
@@ -26,7 +26,8 @@ struct kv_spell {
 
 /* ── the book ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static void write_waiting(kv_spell *s) {
+void kv_spell_keep(kv_spell *s) {
+    if (!s || !s->n_waiting) return;
     kv_spellings_put(s->app->spellings, s->app->cache_base, s->ns, s->waiting, s->n_waiting);
     for (size_t i = 0; i < s->n_waiting; i++) free((char *)s->waiting[i].text);
     s->n_waiting = 0;
@@ -49,9 +50,11 @@ static bool get(void *ctx, kv_buf *out, kv_hash key) {
 
 static void put(void *ctx, kv_hash key, const char *text, size_t n, bool replace) {
     kv_spell *s = ctx;
-    if (!replace && find_waiting(s, key)) return;
-    if (!s->waiting) s->waiting = kv_alloc(WAITING_MAX * sizeof *s->waiting);
-    if (s->n_waiting == WAITING_MAX) write_waiting(s);
+    if (s->n_waiting == WAITING_MAX || (!replace && find_waiting(s, key))) return;
+    if (s->n_waiting == s->cap_waiting) {
+        s->cap_waiting = s->cap_waiting ? 2 * s->cap_waiting : 16;
+        s->waiting = kv_realloc(s->waiting, s->cap_waiting * sizeof *s->waiting);
+    }
     char *copy = kv_alloc(n);
     memcpy(copy, text, n);
     s->waiting[s->n_waiting++] = (kv_spelling_row){key, copy, n, replace};
@@ -83,9 +86,7 @@ void kv_spell_free(kv_spell *s) {
 
 kv_rules kv_spell_tools(kv_spell *s, json_t *tools) {
     if (!s || !tools || !kv_canonical_has(s->rules, KV_RULE_TOOL_SCHEMAS)) return KV_RULES_NONE;
-    bool changed = kv_spelling_tools(tools, &s->book);
-    write_waiting(s);
-    return changed ? 1u << KV_RULE_TOOL_SCHEMAS : KV_RULES_NONE;
+    return kv_spelling_tools(tools, &s->book) ? 1u << KV_RULE_TOOL_SCHEMAS : KV_RULES_NONE;
 }
 
 kv_rules kv_spell_messages(kv_spell *s, json_t *messages) {
@@ -95,7 +96,6 @@ kv_rules kv_spell_messages(kv_spell *s, json_t *messages) {
         changed |= 1u << KV_RULE_TOOL_CALLS;
     if (kv_canonical_has(s->rules, KV_RULE_ASSISTANT_TEXT) && kv_spelling_texts(messages, &s->book))
         changed |= 1u << KV_RULE_ASSISTANT_TEXT;
-    write_waiting(s);
     return changed;
 }
 
@@ -157,5 +157,5 @@ void kv_spell_learn(kv_spell *s, const json_t *message, const kv_buf *sampled) {
     if (kv_canonical_has(s->rules, KV_RULE_TOOL_CALLS)) kv_spelling_learn_calls(message, &s->book);
     if (kv_canonical_has(s->rules, KV_RULE_ASSISTANT_TEXT) && s->expects && !s->continued && sampled->len)
         kv_spelling_learn_text(message, sampled->data, sampled->len, s->place, shape_of(s), render, s, &s->book);
-    write_waiting(s);
+    kv_spell_keep(s);
 }

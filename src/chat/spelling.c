@@ -345,7 +345,8 @@ static bool spell_text(json_t *message, kv_hash place, const kv_spelling_book *b
 
 bool kv_spelling_texts(json_t *messages, const kv_spelling_book *book) {
     bool changed = false;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
+    /* An answer at the end is to be gone on with, from where the client says. */
+    for (size_t i = 0; i + 1 < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         const char *role = json_string_value(json_object_get(message, "role"));
         if (!role || strcmp(role, "assistant") != 0) continue;

@@ -593,7 +593,7 @@ static const char *said_after(const char *sampled, const char *parsed, const cha
     kv_spelling_learn_text(message, sampled, strlen(sampled), kv_spelling_place(user), (kv_hash){1, 2}, render, NULL,
                            &book);
     kv_buf text = {0};
-    kv_buf_addf(&text, "[" USER ",%s]", returned);
+    kv_buf_addf(&text, "[" USER ",%s," USER "]", returned);
     json_t *m = messages_of(text.data);
     kv_spelling_texts(m, &book);
     const json_t *one = json_array_get(m, 1), *content = json_object_get(one, "content");
@@ -675,6 +675,17 @@ static void only_behind_the_same_message(void **state) {
     json_decref(m);
 }
 
+/* An answer that is to be gone on with begins where the client says. */
+static void not_what_is_continued(void **state) {
+    (void)state;
+    trims = false;
+    (void)said_after("Look.\n<call>f</call>", SAID("Look.\\n"), SAID("Look."), plain);
+    json_t *m = messages_of("[" USER "," SAID("Look.") "]");
+    assert_false(kv_spelling_texts(m, &book));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(m, 1), "content")), "Look.");
+    json_decref(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_value_in_several_spellings),
@@ -693,6 +704,7 @@ int main(void) {
         cmocka_unit_test_teardown(thoughts_likewise, tear_down),
         cmocka_unit_test_teardown(nothing_is_kept_where_nothing_is_in_doubt, tear_down),
         cmocka_unit_test_teardown(only_behind_the_same_message, tear_down),
+        cmocka_unit_test_teardown(not_what_is_continued, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
