@@ -362,7 +362,7 @@ static kv_status add_message(builder *b, const json_t *message, const char *at, 
     int32_t keep = 0;
     kv_status st = read_role(&role, message, at, err);
     if (st == KV_OK) st = kv_anthropic_cache_control(&keep, message, at, err);
-    if (st != KV_OK) return st;
+    if (st != KV_OK || !role) return st; /* with KV_OK there is one, which clang-tidy cannot know */
     const json_t *content = kv_json_get(message, "content"), *block;
     kv_path p = kv_path_of("%.80s.content", at);
     size_t i;

@@ -276,10 +276,10 @@ kv_status kv_serve_ollama_pull(void *ctx, kv_http_request *req, kv_http_response
     if (st == KV_OK) st = kv_ollama_model_of(&name, asked, app, err);
     if (st == KV_OK) st = kv_json_bool(&stream, asked, "stream", err);
     if (st == KV_OK && !kv_ollama_knows_model(app, name)) {
-        st = kv_fail_field(err, "model",
-                           "'%.100s' cannot be pulled: this server serves '%s', and loads another model only "
-                           "when it is started anew (-m, -hf)",
-                           name, app->model_name);
+        kv_fail_field(err, "model",
+                      "'%.100s' cannot be pulled: this server serves '%s', and loads another model only "
+                      "when it is started anew (-m, -hf)",
+                      name, app->model_name);
         if (err) err->status = KV_NOT_FOUND;
         st = KV_NOT_FOUND;
     }
