@@ -1,8 +1,8 @@
 /* bench/traffic.c: a day of agent traffic, for `make bench` and, in a small form, for CTest: how many prompt tokens are
  * computed for each that is really new, with a disk that holds everything, half of it and a tenth of it.
  *
- * usage: traffic [--seed N] [--kind full|window|hybrid|…] [--policy N] [--tell]     the table of docs/traffic.md
- *        traffic --check [--seed N]                                     a small day; fails when a bound is not held
+ * usage: traffic [--small] [--seed N] [--kind full|window|hybrid|…] [--policy N] [--tell]     docs/traffic.md
+ *        traffic --check    a small day without what is there for comparison only; fails when a bound is not held
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static const double goals[N_BUDGETS] = {1.05, 1.2, 2.0}, small_goals[N_BUDGETS] 
 typedef struct options {
     uint64_t seed;
     int kind, policy; /* -1 = all */
-    bool check, tell;
+    bool small, check, tell;
 } options;
 
 static double ratio(uint64_t a, uint64_t b) {
@@ -45,13 +45,13 @@ static bool run(run_result *out, const options *o, kv_memory_kind kind, const po
         return false;
     }
     snprintf(inside, sizeof inside, "%s/cache", base);
-    const run_params params = {.day = {.seed = o->seed, .shrink = o->check ? 8 : 1, .part = o->check ? 0.3 : 1},
+    const run_params params = {.day = {.seed = o->seed, .shrink = o->small ? 8 : 1, .part = o->small ? 0.3 : 1},
                                .memory = kind,
                                .dir = inside,
                                .budget = budget,
                                .evicts_by_use = p->by_use,
                                .fixed_intervals = p->fixed,
-                               .check_one_in = o->check ? 1 : 16,
+                               .check_one_in = o->small ? 1 : 16,
                                .tells = o->tell};
     bool ok = run_day(out, &params);
     snprintf(command, sizeof command, "rm -rf '%s'", base);
@@ -119,7 +119,8 @@ static bool parse(options *o, int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         kv_memory_kind kind;
         bool more = i + 1 < argc;
-        if (strcmp(argv[i], "--check") == 0) o->check = true;
+        if (strcmp(argv[i], "--check") == 0) o->check = o->small = true;
+        else if (strcmp(argv[i], "--small") == 0) o->small = true;
         else if (strcmp(argv[i], "--tell") == 0) o->tell = true;
         else if (strcmp(argv[i], "--seed") == 0 && more) o->seed = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--policy") == 0 && more) o->policy = atoi(argv[++i]);
@@ -134,9 +135,10 @@ int main(int argc, char **argv) {
     options o;
     bool held = true;
     if (!parse(&o, argc, argv)) {
-        fprintf(stderr, "usage: traffic [--check] [--seed N] [--kind KIND] [--policy N] [--tell]\n");
+        fprintf(stderr, "usage: traffic [--check | --small] [--seed N] [--kind KIND] [--policy N] [--tell]\n");
         return 2;
     }
+    printf("a %s, ", o.small ? "small day" : "day");
     printf(
         "prompt tokens computed ÷ new, seed %llu; disk budget: everything, a half, a tenth; goals %.2f, %.2f, %.2f\n",
         (unsigned long long)o.seed, goals[0], goals[1], goals[2]);
