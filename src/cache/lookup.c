@@ -54,8 +54,9 @@ static void forget_plan(kv_lookup *l) {
     l->result.bytes = 0;
 }
 
-void kv_lookup_drop(kv_lookup *l) {
-    if (atomic_fetch_sub(&l->refs, 1) != 1) return;
+/* Gives back n references at once. */
+static void drop(kv_lookup *l, int n) {
+    if (atomic_fetch_sub(&l->refs, n) != n) return;
     kv_cache *c = l->cache;
     forget_plan(l);
     kv_radix_unref(c->tree, l->root);
@@ -63,6 +64,10 @@ void kv_lookup_drop(kv_lookup *l) {
     free(l->tokens);
     free(l);
     kv_cache_feed_hungry(c); /* what was read and not used gave room back */
+}
+
+void kv_lookup_drop(kv_lookup *l) {
+    drop(l, 1);
 }
 
 static void sight_free(sight *s, kv_cache *c) {
@@ -495,6 +500,5 @@ void kv_lookup_free(kv_lookup *l) {
         memmove(&c->hungry[i], &c->hungry[i + 1], (size_t)(--c->n_hungry - i) * sizeof *c->hungry);
     }
     pthread_mutex_unlock(&c->mutex);
-    if (was_hungry) kv_lookup_drop(l);
-    kv_lookup_drop(l);
+    drop(l, was_hungry ? 2 : 1); /* the list's, too */
 }

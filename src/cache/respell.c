@@ -326,9 +326,10 @@ static bool find_runs(kv_respelling *out, walk *w) {
 }
 
 static void conclude(kv_respelling *out, walk *w) {
+    if (w->best_i == 0 || !w->best.data) return;
     bool differs =
         w->best.len != (size_t)w->best_i || memcmp(w->best.data, w->tokens, w->best.len * sizeof *w->tokens) != 0;
-    if (w->best_i == 0 || !differs) return;
+    if (!differs) return;
     if (!find_runs(out, w)) {
         kv_respelling_free(out);
         return;
