@@ -50,8 +50,7 @@ kv_status kv_cache_new(kv_cache **out, const kv_cache_config *cfg, kv_error *err
     uint64_t state = info->bytes_recurrent + (uint64_t)c->window * info->bytes_per_window_cell;
     c->policy = (kv_policy){cfg->block,
                             cfg->interval ? cfg->interval : kv_policy_interval(cfg->block, state, info->bytes_per_cell),
-                            .exact_chunk = cfg->exact_chunk,
-                            .only_intervals = cfg->only_intervals};
+                            .exact_chunk = cfg->exact_chunk, .only_intervals = cfg->only_intervals};
     c->state_bytes = info->bytes_recurrent;
     c->cell_bytes = info->bytes_per_cell;
     c->window_cell_bytes = info->bytes_per_window_cell;

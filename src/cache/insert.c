@@ -57,8 +57,8 @@ static void consider(void *ctx, kv_radix_node *node) {
         all->v = kv_realloc(all->v, all->cap * sizeof *all->v);
     }
     kv_radix_ref(all->c->tree, node);
-    all->v[all->n++] =
-        (victim){node, used + keep > all->now && !on_disk, kv_store_worth(compute_ms, hits, bytes) * kv_store_fade(all->now - used), bytes};
+    all->v[all->n++] = (victim){node, used + keep > all->now && !on_disk,
+                                kv_store_worth(compute_ms, hits, bytes) * kv_store_fade(all->now - used), bytes};
 }
 
 static int by_worth(const void *a, const void *b) {

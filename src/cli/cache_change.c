@@ -100,7 +100,8 @@ static kv_status clear_quarantine(kv_cache_tool *t, uint64_t *bytes, uint64_t *f
     uint64_t b, n;
     *bytes = *files = 0;
     if (t->older_than >= 0 || !t->store) return KV_OK;
-    if (t->all && !t->dry_run) (void)kv_spellings_erase_all(kv_store_spellings(t->store)); /* also of what has no records */
+    if (t->all && !t->dry_run)
+        (void)kv_spellings_erase_all(kv_store_spellings(t->store)); /* also of what has no records */
     if (t->all) return kv_store_clear_quarantine(t->store, NULL, t->dry_run, bytes, files, err);
     for (size_t i = 0; i < t->n; i++) {
         if (!t->list[i].selected) continue;

@@ -82,7 +82,8 @@ static kv_status put_up(kv_engine_thread *t, kv_loaded *l, kv_error *err) {
     kv_turns_learn(&app->turns, l->model);
     app->cache = l->cache;
     app->cache_base = l->cache ? kv_namespace_hash(&l->ns) : (kv_hash){0, 0};
-    if (!l->store && !t->spellings) t->spellings = kv_spellings_new(&(kv_spellings_config){.max_bytes = SPELLINGS_BYTES});
+    if (!l->store && !t->spellings)
+        t->spellings = kv_spellings_new(&(kv_spellings_config){.max_bytes = SPELLINGS_BYTES});
     app->spellings = l->store ? kv_store_spellings(l->store) : t->spellings;
     app->engine_info = *kv_engine_get_info(l->engine);
     app->plan = l->plan;
