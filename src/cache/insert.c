@@ -77,8 +77,8 @@ static bool take_out(kv_cache *c, victim *v) {
     return true;
 }
 
-/* The least worth first, what is to be kept for a time last, until `bytes` are free or none is left. A parent becomes a leaf when its last child is gone:
- * several passes. True when something went. */
+/* The least worth first, what is to be kept for a time last, until `bytes` are free or none is left. A parent becomes a
+ * leaf when its last child is gone: several passes. True when something went. */
 static bool evict(kv_cache *c, uint64_t bytes) {
     victims all = {.c = c, .now = kv_cache_now_s(c)};
     kv_radix_walk(c->tree, consider, &all);

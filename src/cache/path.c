@@ -10,7 +10,7 @@
 #include "cache/lookup_private.h"
 
 #define MAX_SHORTER 64 /* places inside one block that are looked at */
-/* Messages nearer than this would cut the prefill into chunks that are slow for their size: the smallest that kernels like. */
+/* Messages nearer than this would cut the prefill into chunks that are slow for their size: kernels want as many tokens. */
 #define LEAST_SPACING 64
 
 typedef struct kept {

@@ -6,7 +6,7 @@
 #include "base/buf.h"
 
 #define FIRST_INTERVAL 2048
-/* What a chunk's edge costs more, as tokens: a place whose chunk would be short must save more than that on an average. */
+/* What a chunk's edge costs more, as tokens: a place whose chunk would be short must save more than that on average. */
 #define EDGE_TOKENS 32
 
 /* Of a hundred positions of a kind so many are gone on at, and so many were seen that a store's own hits weigh as much as

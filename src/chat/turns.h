@@ -19,10 +19,12 @@ typedef struct kv_turns {
     char *user;
     /* Owned; what every turn begins with, "<|im_start|>"; where turns share nothing, the same as user. */
     char *any;
-    /* Owned; what an assistant's turn begins with, "<|assistant|>", or what ends a user's, "[/INST]"; NULL: `any` says it. */
+    /* Owned; what an assistant's turn begins with, "<|assistant|>", or what ends a user's, "[/INST]"; NULL: `any` says. */
     char *assistant;
     /* Owned; what a text ends with for an answer to come where no generation prompt is told; NULL = nothing. */
     char *open;
+    /* Owned; what stands between a user's text and an earlier answer to it, "<|im_end|>\n<|im_start|>assistant\n". */
+    char *between;
 } kv_turns;
 
 /* Never fails: a template that does not render the marked conversation has no turns that could be found. */
@@ -34,9 +36,12 @@ typedef struct kv_turn_places {
     size_t *start; /* owned, n of them, ascending: each turn's beginning but at 0, and but the one to be generated */
     size_t n;
     size_t
-        first; /* before the first user's turn: system prompt and tools, where they stand in a turn of their own; 0 = none */
+        first; /* before the first user's turn: system prompt and tools where they have a turn of their own; 0 = none */
     size_t last;       /* before the last turn but the one to be generated; 0 = none */
     size_t generation; /* before the generation prompt; 0 = there is none */
+    /* The answer will not stand behind this generation prompt once it is an earlier one ("…assistant\n<think>\n"): the
+     * next turn parts from this one there, or a little behind it. */
+    bool generation_parts;
 } kv_turn_places;
 
 /* Places in `text`, n bytes, that ends with `generation` (the generation prompt; "" = none), in one pass for each of the
