@@ -31,7 +31,8 @@ static int32_t common_prefix(const kv_slot *slot, int number, kv_gen *g) {
 static bool has_window_at(kv_sched *s, int slot, int32_t P) {
     int32_t W = s->info->n_window, from = P - W + 1;
     if (s->info->window_is_chunked) from = P / W * W < P ? P / W * W : P - 1; /* the sequence's end at least */
-    return kv_engine_pos_min(s->engine, slot) <= (from > 0 ? from : 0);
+    if (from < 0) from = 0;
+    return kv_engine_pos_min(s->engine, slot) <= from && s->slots[slot].window_from <= from;
 }
 
 /* Tokens of the idle slot's content that g can go on after. At least one token is always computed. */
@@ -89,7 +90,7 @@ static int choose_slot(kv_sched *s, kv_gen *g) {
 bool kv_sched_fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared) {
     int64_t n_running = 0, need = (int64_t)g->tokens.len - usable;
     for (int i = 0; i < s->n_slots; i++) {
-        s->mask[i] = s->slots[i].gen != NULL;
+        s->mask[i] = i != slot && s->slots[i].gen != NULL;
         if (!s->mask[i]) continue;
         n_running++;
         need += kv_slot_left(&s->slots[i]);
@@ -140,6 +141,7 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us) {
 void kv_sched_seat(kv_sched *s, kv_gen *g, int number) {
     kv_slot *slot = &s->slots[number];
     slot->gen = g;
+    slot->is_kept = false;
     free(slot->scope);
     slot->scope = kv_strdup(g->scope);
     pthread_mutex_lock(&s->mutex);
@@ -209,7 +211,7 @@ static candidate *list_candidates(int *n, kv_sched *s) {
     *n = 0;
     for (int i = 0; i < s->n_waiting; i++) {
         kv_gen *g = s->waiting[i];
-        int slot = kv_sched_twin_computes(s, g) || kv_sched_looks_up(g) ? -1 : choose_slot(s, g);
+        int slot = kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g) ? -1 : choose_slot(s, g);
         if (slot < 0) continue;
         int32_t usable = usable_prefix(s, slot, g), resumes = kv_sched_resumable(g);
         if (kv_sched_is_led(s, g, usable > resumes ? usable : resumes)) continue;
@@ -220,17 +222,36 @@ static candidate *list_candidates(int *n, kv_sched *s) {
     return list;
 }
 
+/* All slots are taken: the first of those that wait, if it goes before a prompt that is being computed, takes its place. */
+static bool make_way(kv_sched *s) {
+    kv_gen *first = NULL;
+    kv_queue_key first_key = {0};
+    for (int i = 0; i < s->n_waiting; i++) {
+        kv_gen *g = s->waiting[i];
+        int32_t have = kv_sched_resumable(g);
+        if (g->id_slot >= 0 || kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g)) continue;
+        if (kv_sched_is_led(s, g, have)) continue;
+        kv_queue_key key = kv_run_key(g, (int32_t)g->tokens.len - have);
+        if (first && kv_queue_compare(&key, &first_key, (int64_t)s->cfg.max_wait_ms * 1000) > 0) continue;
+        first = g;
+        first_key = key;
+    }
+    return first && kv_sched_give_way(s, first, &first_key);
+}
+
 /* True when one was admitted, or an erased slot makes another look necessary. */
 static bool admit_one(kv_sched *s) {
-    if (!s->n_waiting || kv_sched_least_valuable(s, -1) < 0) return false;
+    if (!s->n_waiting) return false;
+    if (kv_sched_least_valuable(s, -1) < 0) return make_way(s);
     int n;
     bool did = false;
     candidate *list = list_candidates(&n, s);
     for (int i = 0; i < n && !did; i++) {
         candidate *c = &list[i];
         if (!kv_sched_fits(s, c->gen, c->slot, c->usable, 0)) {
-            if (kv_queue_overdue(&c->key, c->max_wait_us)) break;
-            continue;
+            if (!kv_queue_overdue(&c->key, c->max_wait_us)) continue;
+            did = kv_sched_give_way(s, c->gen, &c->key);
+            break;
         }
         did = true;
         if (!kv_sched_claim(s, c->slot)) break;
@@ -251,6 +272,8 @@ static bool admit_one(kv_sched *s) {
 
 bool kv_sched_admit(kv_sched *s) {
     bool did = false;
+    for (int i = 0; i < s->n_slots; i++)
+        if (s->slots[i].gen) s->slots[i].gen->run.is_urged = false;
     /* Who was sent back for lack of cells would come again at once, and what is left would never run alone. */
     if (s->short_of_cells && kv_sched_n_running(s)) return false;
     do {

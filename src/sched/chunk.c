@@ -32,7 +32,9 @@ static int32_t largest_that_fits(const kv_chunk_input *in, int32_t least, int32_
 /* Less than the smallest chunk. */
 static int32_t of_rest(const kv_chunk_input *in, int32_t rest) {
     int64_t limit_us = in->smallest_us > in->budget_us ? in->smallest_us : in->budget_us;
-    return fits(in, rest, limit_us) ? rest : largest_that_fits(in, 1, rest, limit_us);
+    if (fits(in, rest, limit_us)) return rest;
+    int32_t n = largest_that_fits(in, min32(in->least, rest), rest, limit_us);
+    return rest - n < in->least ? rest : n; /* what then is left would be below the least */
 }
 
 int32_t kv_chunk_next(const kv_chunk_input *in) {
@@ -46,5 +48,8 @@ int32_t kv_chunk_next(const kv_chunk_input *in) {
     }
     most = min32(most, in->block - in->pos % in->block);
     if (most < in->min_chunk) return of_rest(in, most);
-    return largest_that_fits(in, in->min_chunk, most, in->budget_us);
+    int32_t n = largest_that_fits(in, in->min_chunk, most, in->budget_us), rest = most - n;
+    bool with_rest = rest > 0 && rest < in->min_chunk && in->smallest_us >= 0 &&
+                     fits(in, n + rest, (in->budget_us > 0 ? in->budget_us : 0) + in->smallest_us);
+    return with_rest ? n + rest : n;
 }

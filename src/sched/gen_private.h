@@ -10,6 +10,7 @@
 
 #include "cache/cache.h"
 #include "sched/gen.h"
+#include "sched/queue.h"
 #include "sched/text.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,8 +44,11 @@ typedef struct kv_run {
     int32_t miss_position, n_matched;
     kv_match *match; /* owned; one a slot */
     kv_match *led;   /* owned; one a slot: with the prompt of the generation in it, whose id is the version */
-    uint64_t leader, asked_after; /* ids: who computes what it waits for; after whom it looked up anew; 0 = nobody */
-    kv_lookup *lookup;            /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
+    /* Ids, 0 = nobody: who computes what it waits for; after whom it looked up anew; who keeps a place for it. */
+    uint64_t leader, asked_after, keeper;
+    bool is_urged; /* this round: one that waits for what it computes goes first, with the key `urge` */
+    kv_queue_key urge;
+    kv_lookup *lookup; /* owned; what the cache has of its tokens, while it waits; NULL = not asked */
 } kv_run;
 
 /* A queued event. A slow reader may have thousands, so only DONE carries the (large) error. */

@@ -109,6 +109,8 @@ bool kv_sched_begin_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) 
     kv_sched_touch(s, number);
     slot->restoring = true;
     slot->restore_from = have;
+    kv_pos window = kv_state_window_start(&s->state, P);
+    if (have < window) slot->window_from = window;
     g->run.restore_began_us = kv_now_us(s->clock);
     return true;
 }
@@ -148,23 +150,35 @@ static void not_restored(kv_sched *s, int number, const kv_error *err) {
     }
 }
 
+/* A slice; true when something was done. */
+static bool restore_slice(kv_sched *s, int number, int64_t budget_us) {
+    kv_slot *slot = &s->slots[number];
+    kv_error err = {0};
+    kv_restore step = kv_restore_step(slot->gen->run.lookup, &s->state, number, slot->restore_from, budget_us, &err);
+    if (step == KV_RESTORE_WAIT) return false;
+    if (step == KV_RESTORE_DONE && s->cfg.exact &&
+        kv_state_repack(&s->state, number, (kv_pos)slot->held.len, s->cfg.block, &err) != KV_OK)
+        step = KV_RESTORE_FAILED;
+    if (step == KV_RESTORE_DONE) restored(s, number);
+    if (step == KV_RESTORE_FAILED) not_restored(s, number, &err);
+    return true;
+}
+
+/* The slices of one round share its time, and take turns at being the first, which moves a block at least; what they took
+ * is missing from the round's chunk. */
 bool kv_sched_restore_some(kv_sched *s) {
     bool did = false, alone = true;
+    int first = s->restore_turn;
+    int64_t start_us = kv_now_us(s->clock), budget_us = (int64_t)s->cfg.max_stall_ms * 1000 / RESTORE_SHARE;
     for (int i = 0; i < s->n_slots; i++) alone = alone && (!s->slots[i].gen || s->slots[i].restoring);
     for (int i = 0; i < s->n_slots; i++) {
-        kv_slot *slot = &s->slots[i];
-        if (!slot->restoring) continue;
-        kv_error err = {0};
-        int64_t budget_us = alone ? INT64_MAX : (int64_t)s->cfg.max_stall_ms * 1000 / RESTORE_SHARE;
-        kv_restore step = kv_restore_step(slot->gen->run.lookup, &s->state, i, slot->restore_from, budget_us, &err);
-        if (step == KV_RESTORE_WAIT) continue;
-        did = true;
-        if (step == KV_RESTORE_DONE && s->cfg.exact &&
-            kv_state_repack(&s->state, i, (kv_pos)slot->held.len, s->cfg.block, &err) != KV_OK)
-            step = KV_RESTORE_FAILED;
-        if (step == KV_RESTORE_DONE) restored(s, i);
-        if (step == KV_RESTORE_FAILED) not_restored(s, i, &err);
+        int number = (first + i) % s->n_slots;
+        int64_t left_us = alone ? INT64_MAX : budget_us - (kv_now_us(s->clock) - start_us);
+        if (!s->slots[number].restoring || (did && left_us <= 0)) continue;
+        if (restore_slice(s, number, left_us)) did = true;
+        s->restore_turn = (number + 1) % s->n_slots;
     }
+    s->restore_us = kv_now_us(s->clock) - start_us;
     return did;
 }
 
@@ -187,7 +201,8 @@ void kv_sched_note_miss(kv_gen *g, int32_t cached) {
 /* ── capture ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 void kv_sched_begin_trail(kv_sched *s, int number, const kv_gen *g) {
-    const kv_slot *slot = &s->slots[number];
+    kv_slot *slot = &s->slots[number];
+    slot->captured_at = -1;
     if (slot->trail && g->cache_prompt) kv_trail_reset(slot->trail, g->scope, slot->held.data, (int32_t)slot->held.len);
 }
 
@@ -222,9 +237,12 @@ void kv_sched_keep_probe(kv_sched *s, int number, int row) {
 
 void kv_sched_capture_end(kv_sched *s, int number) {
     kv_slot *slot = &s->slots[number];
+    int32_t held = (int32_t)slot->held.len;
+    if (slot->is_kept && slot->captured_at == held) return; /* just now */
     slot->is_kept = false;
     if (!slot->trail || !slot->gen || !slot->gen->cache_prompt || slot->restoring) return;
-    slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len);
+    slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, held);
+    slot->captured_at = held;
 }
 
 void kv_sched_clear_way(kv_sched *s, int number) {

@@ -16,6 +16,7 @@ void kv_sched_empty_slot(kv_sched *s, int number) {
     kv_cells_cut(&s->cells, number, 0);
     slot->held.len = 0;
     slot->restoring = false;
+    slot->window_from = 0;
     kv_sched_touch(s, number);
 }
 
@@ -68,6 +69,38 @@ void kv_sched_requeue(kv_sched *s, int number) {
     kv_lookup_free(g->run.lookup); /* of a restore that was interrupted: begun, it cannot begin again */
     g->run.lookup = NULL;
     kv_sched_look_up(s, g);
+}
+
+/* The prompt that comes last of those that are being computed, if it comes after `key`, and not only by so little that
+ * putting it back would cost more. */
+static int last_behind(const kv_sched *s, const kv_queue_key *key) {
+    int last = -1;
+    int64_t max_wait_us = (int64_t)s->cfg.max_wait_ms * 1000;
+    kv_queue_key last_key = *key;
+    if (!kv_queue_overdue(key, max_wait_us)) last_key.left += s->cfg.block;
+    for (int i = 0; i < s->n_slots; i++) {
+        const kv_slot *slot = &s->slots[i];
+        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2 || slot->gen->id_slot >= 0) continue;
+        kv_queue_key its = kv_slot_key(s, slot);
+        if (kv_queue_compare(&its, &last_key, max_wait_us) <= 0) continue;
+        last = i;
+        last_key = its;
+    }
+    return last;
+}
+
+/* Prompts are computed one after the other, so that one which is not its turn needs no slot as long as what there is of
+ * it can be had again. */
+bool kv_sched_give_way(kv_sched *s, const kv_gen *g, const kv_queue_key *key) {
+    int number = last_behind(s, key);
+    if (number < 0 || !kv_sched_fits(s, g, number, 0, 0)) return false;
+    kv_slot *slot = &s->slots[number];
+    int32_t held = (int32_t)slot->held.len;
+    if (held && slot->captured_at != held) kv_sched_capture_end(s, number);
+    if (held && !slot->is_kept) return false;
+    kv_sched_requeue(s, number);
+    s->stats.n_gave_way++;
+    return true;
 }
 
 int kv_sched_n_running(const kv_sched *s) {

@@ -8,6 +8,13 @@
 
 /* ── planning ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+kv_queue_key kv_slot_key(const kv_sched *s, const kv_slot *slot) {
+    const kv_run *run = &slot->gen->run;
+    kv_queue_key own = kv_run_key(slot->gen, kv_slot_left(slot));
+    bool urged = run->is_urged && kv_queue_compare(&run->urge, &own, (int64_t)s->cfg.max_wait_ms * 1000) < 0;
+    return urged ? run->urge : own;
+}
+
 /* The prompt that is next to be computed: -1 when none is left. */
 static int next_to_prefill(const kv_sched *s) {
     int best = -1;
@@ -15,7 +22,7 @@ static int next_to_prefill(const kv_sched *s) {
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
         if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2) continue;
-        kv_queue_key key = kv_run_key(slot->gen, kv_slot_left(slot));
+        kv_queue_key key = kv_slot_key(s, slot);
         if (best >= 0 && kv_queue_compare(&key, &best_key, (int64_t)s->cfg.max_wait_ms * 1000) > 0) continue;
         best = i;
         best_key = key;
@@ -41,19 +48,30 @@ static int64_t predict_chunk(const void *ctx, int32_t n) {
     return kv_cost_predict_us(&f->s->cost, rows, depth_with(f->s, rows));
 }
 
+/* Where the slot's next chunk must end: at the last known token, or before it where something is kept. */
+static int32_t prefill_end(const kv_sched *s, int slot) {
+    const kv_gen *g = s->slots[slot].gen;
+    int32_t pos = (int32_t)s->slots[slot].held.len, end = (int32_t)g->tokens.len - 1;
+    const kv_places places = kv_gen_places(g); /* behind it lies what was generated before a preemption */
+    if (!s->cfg.cache || pos >= places.n_prompt) return end;
+    int32_t edge = kv_cache_next_edge(s->cfg.cache, pos, &places);
+    return edge < end ? edge : end;
+}
+
 static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
     forecast f = {s, s->two_calls ? 0 : n_decode};
-    int64_t budget_us = (int64_t)s->cfg.max_stall_ms * 1000;
+    int64_t budget_us = (int64_t)s->cfg.max_stall_ms * 1000 - s->restore_us;
     if (s->two_calls && n_decode) { /* between two tokens of a stream lie a chunk and a call of tokens */
         int64_t us = kv_cost_predict_us(&s->decode_cost, n_decode, depth_with(s, n_decode));
         if (us > 0) budget_us -= us;
     }
     kv_chunk_input in = {
         .pos = (int32_t)s->slots[slot].held.len,
-        .n_tokens = (int32_t)s->slots[slot].gen->tokens.len,
+        .n_tokens = prefill_end(s, slot) + 1,
         .block = s->cfg.block,
         .chunk = s->cfg.chunk,
         .min_chunk = s->cfg.min_chunk,
+        .least = s->two_calls ? 2 : 1,
         .room = s->info->n_batch - f.n_others,
         .streaming = n_decode > 0,
         .budget_us = budget_us,
@@ -62,12 +80,7 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
         .smallest_us =
             kv_cost_at_least_us(&s->cost, s->cfg.min_chunk + f.n_others, depth_with(s, s->cfg.min_chunk + f.n_others)),
     };
-    int32_t n = kv_chunk_next(&in);
-    const kv_places places =
-        kv_gen_places(s->slots[slot].gen); /* behind it lies what was generated before a preemption */
-    if (n == 0 || !s->cfg.cache || in.pos >= places.n_prompt) return n;
-    int32_t edge = kv_cache_next_edge(s->cfg.cache, in.pos, &places); /* something is kept there */
-    return n < edge - in.pos ? n : edge - in.pos;
+    return kv_chunk_next(&in);
 }
 
 static kv_round plan(kv_sched *s) {
@@ -255,11 +268,18 @@ static void account_waits(kv_sched *s) {
     }
 }
 
+/* Its turn has come: those that ran when it was admitted may be idle by now, the last one since its first chunk. */
+static bool has_just_begun(const kv_sched *s, int slot) {
+    const kv_run *run = &s->slots[slot].gen->run;
+    return run->n_prompt_done - run->n_cached <= s->cfg.chunk;
+}
+
 bool kv_sched_round(kv_sched *s) {
     kv_round r;
     bool preempted = false;
     kv_sched_make_dense(s);
     while (r = plan(s), !kv_sched_make_room(s, r.n_chunk + r.n_decode)) preempted = true;
+    if (r.n_chunk && has_just_begun(s, r.chunk_slot)) kv_sched_clear_way(s, r.chunk_slot);
     s->chunked = r.chunk_slot;
     if (!r.n_chunk && !r.n_decode) return preempted;
     if (!s->two_calls) {

@@ -11,8 +11,10 @@
  * Full and windowed memory take chunk and tokens in one call, prefill rows first; with recurrent layers there are
  * two, first the tokens sorted by sequence, then the chunk (docs/engine.md "Batches").
  * Prompts are prefilled one after the other, the one with least left to compute first, but nobody is overtaken for
- * longer than max_wait_ms. While somebody decodes, a chunk is a power of two, the largest predicted to take at most
- * max_stall_ms. The last prompt token is always decoded alone.
+ * longer than max_wait_ms (queue.h). Where all slots are taken, a prompt that goes before one that is being computed takes
+ * its place: what there is of that one is in the cache, and it comes back. While somebody decodes, a chunk is a power of
+ * two, the largest predicted to take at most max_stall_ms, less what restores took in the same round. The last prompt
+ * token is always decoded alone.
  * When cells run out, idle slots are emptied, then the youngest generation goes back to the queue with its sampler,
  * grammar and RNG, and is computed again later. Nobody gets an error for it.
  *
@@ -98,9 +100,10 @@ typedef struct kv_sched_stats { /* counters since start; times in seconds */
     int32_t n_processing, n_waiting, n_tokens_max;
     int32_t cells_used, cells_total;          /* of the main pool; 0 for a memory without cells */
     uint64_t n_no_cells, n_damaged, n_failed; /* batches that the engine refused for lack of cells, broke, refused */
-    uint64_t n_led;    /* prompts that waited for another generation to compute their beginning */
-    uint64_t n_forked; /* prompts taken over from a generation of the same request */
-    uint64_t n_steps;  /* of kv_sched_step; stands still while a call does not return */
+    uint64_t n_gave_way; /* prompts that left a slot to one that goes before them, and came back later */
+    uint64_t n_led;      /* prompts that waited for another generation to compute their beginning */
+    uint64_t n_forked;   /* prompts taken over from a generation of the same request */
+    uint64_t n_steps;    /* of kv_sched_step; stands still while a call does not return */
 } kv_sched_stats;
 
 void kv_sched_get_stats(kv_sched_stats *out, kv_sched *s);

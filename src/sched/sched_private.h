@@ -48,7 +48,9 @@ typedef struct kv_slot {
     uint64_t version;     /* of held; differs from every earlier content of any slot */
     bool restoring;       /* held is what it will hold once its generation's look-up is carried out */
     int32_t restore_from; /* tokens that it had before */
+    int32_t window_from;  /* from here on no window cell was left out: a restore puts back those of its own end alone */
     bool is_kept;         /* idle: the cache brings back all that it holds */
+    int32_t captured_at;  /* tokens that it held when that was found out; -1 = not since it began */
     kv_trail *trail;      /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
@@ -86,6 +88,8 @@ struct kv_sched {
     uint64_t ticks;            /* counter behind used_at and version */
     int64_t round_us;          /* when the last round's time was accounted */
     bool short_of_cells;       /* the engine had no room where we counted some; until a call succeeds */
+    int64_t restore_us;        /* of this round, spent on putting stored state back */
+    int restore_turn;          /* slot that may restore first */
     int chunked;               /* slot that got this round's chunk, -1 */
     int *decoding;
     bool *mask, *in_call; /* scratch: one a slot */
@@ -119,6 +123,8 @@ static inline int32_t kv_slot_left(const kv_slot *slot) {
 static inline kv_queue_key kv_run_key(const kv_gen *g, int32_t left) {
     return (kv_queue_key){g->run.id, g->run.overtaken_us, left};
 }
+/* Of one that runs: its own, or that of the most urgent one that waits for what it computes. */
+kv_queue_key kv_slot_key(const kv_sched *s, const kv_slot *slot);
 
 /* sched.c */
 void kv_sched_end(kv_sched *s, kv_gen *g, kv_finish finish, const kv_error *err); /* from waiting or its slot */
@@ -131,8 +137,9 @@ kv_timings kv_sched_timings(const kv_gen *g, int64_t now_us);
 bool kv_sched_admit(kv_sched *s); /* true when somebody got a slot */
 /* The idle slot that loses least (`wanted`, when that is ≥ 0); -1: none is idle. */
 int kv_sched_least_valuable(const kv_sched *s, int wanted);
-/* Room for g beside what runs, were all idle slots emptied: g's tokens, what the others are still going to compute,
- * and some headroom for what they generate. Where nothing runs it always fits. `shared`: cells that it takes over. */
+/* Room for g in `slot` beside what runs in others, were all idle slots emptied: g's tokens, what the others are still
+ * going to compute, and some headroom for what they generate. Where nothing runs it always fits. `shared`: cells that it
+ * takes over. */
 bool kv_sched_fits(kv_sched *s, const kv_gen *g, int slot, int32_t usable, int32_t shared);
 /* From here on nobody may erase the slot. False when somebody just did: choose again. */
 bool kv_sched_claim(kv_sched *s, int slot);
@@ -145,6 +152,8 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
 /* share.c */
 bool kv_sched_twin_computes(const kv_sched *s, const kv_gen *g); /* of the same request, the prompt that g waits for */
 bool kv_sched_share_prompts(kv_sched *s);                        /* true when somebody took one over */
+/* Its look-up has no result yet. Whoever computes what it may wait for then keeps something for it already now. */
+bool kv_sched_waits_for_look_up(const kv_sched *s, kv_gen *g);
 /* Of g's prompt a slot computes more at this moment than the `have` tokens that g could have now: it is better to wait.
  * Also true while g looks up anew what such a one left. */
 bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have);
@@ -173,7 +182,10 @@ void kv_sched_clear_way(kv_sched *s, int slot);
 int kv_sched_n_running(const kv_sched *s);
 void kv_sched_touch(kv_sched *s, int slot); /* the content of held changed */
 void kv_sched_empty_slot(kv_sched *s, int slot);
-void kv_sched_requeue(kv_sched *s, int slot);                 /* its generation goes back to the queue */
+void kv_sched_requeue(kv_sched *s, int slot); /* its generation goes back to the queue */
+/* The prompt that comes last of those that are being computed, where g with this key goes before it and would have room in
+ * its place: back to the queue, if all that was computed of it is kept. False: there is none. */
+bool kv_sched_give_way(kv_sched *s, const kv_gen *g, const kv_queue_key *key);
 void kv_sched_release_slot(kv_sched *s, int slot, bool keep); /* its generation leaves; keep what it holds? */
 bool kv_sched_evict(kv_sched *s, int32_t need); /* give up an idle slot's cells; false when no idle one has any */
 /* Until `need` tokens fit: empty idle slots, then preempt. False when somebody was preempted: plan again. */

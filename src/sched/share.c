@@ -53,6 +53,7 @@ static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
         return false;
     }
     kv_tokens_append(&s->slots[dst].held, s->slots[src].held.data, (size_t)n);
+    s->slots[dst].window_from = s->slots[src].window_from;
     kv_cells_fork(&s->cells, src, dst);
     kv_sched_touch(s, dst);
     kv_sched_stop_waiting(s, g);
@@ -119,8 +120,32 @@ static void ask_to_keep(const kv_sched *s, int number, int32_t upto) {
         kv_gen_add_hint(l, upto, KV_PLACE_BRANCH);
 }
 
+/* Whether g may be led at all. */
+static bool follows(const kv_sched *s, const kv_gen *g) {
+    return s->cfg.cache && !s->cfg.exact && g->cache_prompt && !kv_cache_is_readonly(s->cfg.cache);
+}
+
+bool kv_sched_waits_for_look_up(const kv_sched *s, kv_gen *g) {
+    if (!kv_sched_looks_up(g)) return false;
+    int32_t upto;
+    int number = follows(s, g) ? find_leader(s, g, 0, &upto) : -1;
+    uint64_t leader = number < 0 ? 0 : s->slots[number].gen->run.id;
+    if (leader && g->run.keeper != leader) ask_to_keep(s, number, upto);
+    g->run.keeper = leader;
+    return true;
+}
+
+/* Who waits for the leader goes no later for that: the leader has the place of the most urgent of them. */
+static void urge(const kv_sched *s, kv_gen *leader, const kv_gen *g, int32_t have) {
+    kv_queue_key key = kv_run_key(g, (int32_t)g->tokens.len - have);
+    kv_run *run = &leader->run;
+    if (run->is_urged && kv_queue_compare(&run->urge, &key, (int64_t)s->cfg.max_wait_ms * 1000) <= 0) return;
+    run->is_urged = true;
+    run->urge = key;
+}
+
 bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have) {
-    if (!s->cfg.cache || s->cfg.exact || !g->cache_prompt || kv_cache_is_readonly(s->cfg.cache)) return false;
+    if (!follows(s, g)) return false;
     int32_t upto;
     int number = find_leader(s, g, have, &upto);
     uint64_t leader = number < 0 ? 0 : s->slots[number].gen->run.id;
@@ -128,6 +153,7 @@ bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have) {
         if (g->run.leader != leader) s->stats.n_led++;
         g->run.leader = leader;
         ask_to_keep(s, number, upto);
+        urge(s, s->slots[number].gen, g, have);
         return true;
     }
     /* The leader is past it, or gone, or was so when g looked: what it left is found now, if it was not asked for yet. */

@@ -59,6 +59,10 @@ static void table(void **state) {
         {"a rest with a slow kernel, by the smallest chunk", 200, 1000, 256, 512, 64, 512, true, 1, slow_small, 4, 64},
         {"a rest over the budget, the smallest chunk unknown", 241, 1000, 256, 512, 16, 512, true, 9, ms_each, 8, 0},
         {"a short rest with a slow kernel", 252, 1000, 256, 512, 64, 512, true, 50, slow_small, 4, 0},
+        {"a rest with the chunk before it", 0, 122, 256, 512, 64, 512, true, 100, ms_each, 121, 64},
+        {"both together over the bound", 0, 122, 256, 512, 64, 512, true, 100, ms_each, 64, 20},
+        {"the chunk before it is the smallest, and over the budget", 0, 122, 256, 512, 64, 512, true, 1, ms_each, 64,
+         64},
         {"blocks below the smallest chunk", 0, 1000, 16, 512, 64, 512, true, 1, ms_each, 64, 0},
         {"the same from inside a block", 8, 1000, 16, 512, 64, 512, true, 1, ms_each, 56, 64},
     };
@@ -69,6 +73,7 @@ static void table(void **state) {
             .block = rows[i].block,
             .chunk = rows[i].chunk,
             .min_chunk = rows[i].min_chunk,
+            .least = 1,
             .room = rows[i].room,
             .streaming = rows[i].streaming,
             .budget_us = rows[i].budget_ms * 1000,
@@ -78,6 +83,26 @@ static void table(void **state) {
         int32_t got = kv_chunk_next(&in);
         if (got != rows[i].expect) print_message("%s: %d, not %d\n", rows[i].what, (int)got, (int)rows[i].expect);
         assert_int_equal(got, rows[i].expect);
+    }
+}
+
+/* Where a chunk has a call of its own: no single token of a rest of which nothing is known, nor one that would be left. */
+static void no_single_tokens(void **state) {
+    (void)state;
+    static const struct { int32_t pos, expect; } rows[] = {{250, 2}, {252, 2}, {253, 3}, {254, 2}, {255, 1}, {241, 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kv_chunk_input in = {.pos = rows[i].pos,
+                             .n_tokens = 1000,
+                             .block = 256,
+                             .chunk = 512,
+                             .min_chunk = 16,
+                             .least = 2,
+                             .room = 512,
+                             .streaming = true,
+                             .budget_us = 250000,
+                             .predict_us = unknown,
+                             .smallest_us = -1};
+        assert_int_equal(kv_chunk_next(&in), rows[i].expect);
     }
 }
 
@@ -96,6 +121,7 @@ static void random_promises(void **state) {
             .block = block,
             .chunk = block * dice_from(&d, 1, 4),
             .min_chunk = 1 << dice_from(&d, 0, 6),
+            .least = dice_from(&d, 1, 2),
             .room = dice_from(&d, 1, 2048),
             .budget_us = dice_below(&d, 400000),
             .predict_us = dice_one_in(&d, 4) ? unknown : ms_each,
@@ -110,10 +136,14 @@ static void random_promises(void **state) {
                 assert_true(n <= in.chunk);
                 assert_true(last || edge || in.room < block);
             } else {
-                assert_true(n <= in.min_chunk || in.predict_us(NULL, n) <= in.budget_us);
-                assert_true(n == 1 || n == in.min_chunk || in.predict_us(NULL, n) >= 0 || block < in.min_chunk);
+                int64_t with_rest_us = last || edge || n == in.room ? in.smallest_us : 0;
+                assert_true(n <= in.min_chunk ||
+                            in.predict_us(NULL, n) <= in.budget_us + (with_rest_us > 0 ? with_rest_us : 0));
+                assert_true(n <= 2 * in.least - 1 || n == in.min_chunk || in.predict_us(NULL, n) >= 0 ||
+                            block < in.min_chunk);
                 if (block >= in.min_chunk) assert_true(in.pos / block == (end - 1) / block); /* inside one block */
                 assert_true(last || edge || power_of_two(n) || n == in.room);
+                if (in.least == 2 && in.min_chunk > 1) assert_true(n > 1 || last || edge || in.room == 1);
             }
             in.streaming = dice_one_in(&d, 2);
         }
@@ -124,6 +154,7 @@ static void random_promises(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table),
+        cmocka_unit_test(no_single_tokens),
         cmocka_unit_test(random_promises),
     };
     return cmocka_run_group_tests_name("sched/chunk", tests, NULL, NULL);

@@ -60,6 +60,8 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"requests_cancelled_total", "counter", "Generations that the client gave up.", (double)s->n_cancelled},
         {"preemptions_total", "counter", "Generations sent back to the queue for want of cells.",
          (double)s->n_preempted},
+        {"gave_way_total", "counter", "Prompts that left a slot to one that goes before them, and came back later.",
+         (double)s->n_gave_way},
         {"led_total", "counter", "Generations that waited for another to compute the beginning of their prompt.",
          (double)s->n_led},
         {"prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s->n_prompt_computed},
@@ -68,11 +70,11 @@ static void write_kvasir(kv_buf *out, const kv_metrics_input *in) {
         {"tokens_generated_total", "counter", "Tokens generated.", (double)s->n_decoded},
         {"prompt_seconds_total", "counter", "Time spent on prompts in seconds.", s->prompt_seconds},
         {"decode_seconds_total", "counter", "Time spent generating in seconds.", s->decode_seconds},
-        {"asleep", "gauge", "1 while the model is unloaded because nobody asked for it.", in->asleep},
-        {"sleeps_total", "counter", "Times the model was unloaded for that.", (double)in->n_sleeps},
         {"embedded_tokens_total", "counter", "Tokens of texts whose vectors or scores were computed.",
          (double)in->n_embedded},
         {"embed_seconds_total", "counter", "Time spent on them in seconds.", in->embed_seconds},
+        {"asleep", "gauge", "1 while the model is unloaded because nobody asked for it.", in->asleep},
+        {"sleeps_total", "counter", "Times the model was unloaded for that.", (double)in->n_sleeps},
         {"slots", "gauge", "Slots.", in->n_slots},
         {"slots_busy", "gauge", "Slots with a generation.", s->n_processing},
         {"queue_length", "gauge", "Generations waiting.", s->n_waiting},
@@ -133,8 +135,6 @@ static void write_ledger(kv_buf *out, const kv_ledger_totals *t) {
                     &t->first_token);
 }
 
-static void write_cache(kv_buf *out, const kv_cache_stats *c) {
-    const metric list[] = {
 /* States and window parts, by what kind of position they were kept for. */
 static void write_places(kv_buf *out, const kv_cache_stats *c) {
     uint64_t kept[KV_PLACE_COUNT], hits[KV_PLACE_COUNT];
@@ -160,6 +160,8 @@ static void write_places(kv_buf *out, const kv_cache_stats *c) {
     }
 }
 
+static void write_cache(kv_buf *out, const kv_cache_stats *c) {
+    const metric list[] = {
         {"cache_queue_bytes", "gauge", "Captured state that waits to be stored.", (double)c->queue_bytes},
         {"cache_ram_bytes", "gauge", "Stored state in memory.", (double)c->ram_bytes},
         {"cache_read_buffer_bytes", "gauge", "Buffers of what is on its way from disk.", (double)c->read_bytes},
@@ -175,9 +177,9 @@ static void write_places(kv_buf *out, const kv_cache_stats *c) {
         {"cache_read_failed_total", "counter", "Records that could not be read.", (double)c->n_read_failed},
     };
     write_metrics(out, "kvasir_", list, COUNT(list));
+    write_places(out, c);
 }
 
-    write_places(out, c);
 void kv_metrics_render(kv_buf *out, const kv_metrics_input *in) {
     write_llamacpp(out, in);
     write_kvasir(out, in);
@@ -203,6 +205,7 @@ void kv_metrics_add(kv_sched_stats *sum, const kv_sched_stats *more) {
     sum->n_damaged += more->n_damaged;
     sum->n_failed += more->n_failed;
     sum->n_forked += more->n_forked;
+    sum->n_gave_way += more->n_gave_way;
     sum->n_led += more->n_led;
 }
 
@@ -241,12 +244,12 @@ kv_status kv_serve_metrics(void *ctx, kv_http_request *req, kv_http_response *re
     in.started_at = app->started_at;
     in.now = kv_wall_seconds();
     in.version = KVASIR_VERSION;
-    kv_ledger_get(&in.ledger, app->ledger);
-    kv_metrics_render(&res->body, &in);
-    char started[32];
     in.n_embedded = atomic_load(&app->embedded.n_tokens);
     in.n_embed_calls = atomic_load(&app->embedded.n_calls);
     in.embed_seconds = (double)atomic_load(&app->embedded.us) / 1e6;
+    kv_ledger_get(&in.ledger, app->ledger);
+    kv_metrics_render(&res->body, &in);
+    char started[32];
     snprintf(started, sizeof started, "%lld", (long long)app->started_at);
     kv_http_header(res, "Process-Start-Time-Unix", started);
     res->content_type = "text/plain; version=0.0.4";
