@@ -417,6 +417,7 @@ struct kv_engine {
     kv_model *model; /* borrowed; outlives the engine */
 };
 
+/* On an encoder: an engine that holds nothing and refuses every batch, so that what stands on engines need not know. */
 static inline kv_status kv_engine_new(kv_engine **out, kv_model *m, const kv_engine_params *p, kv_error *err) {
     return m->ops->engine_new(out, m, p, err);
 }
@@ -424,7 +425,6 @@ static inline void kv_engine_free(kv_engine *e) {
     if (e) e->ops->free(e);
 }
 static inline const kv_engine_info *kv_engine_get_info(const kv_engine *e) {
-/* On an encoder: an engine that holds nothing and refuses every batch, so that what stands on engines need not know. */
     return &e->info;
 }
 
