@@ -106,7 +106,7 @@ static size_t choose_turns(size_t *bytes, kv_place_kind *kinds, const kv_turn_pl
     }
     if (!at->generation) return n;
     bytes[n] = at->generation;
-    kinds[n++] = KV_PLACE_GENERATION;
+    kinds[n++] = at->generation_parts ? KV_PLACE_LAST_MESSAGE : KV_PLACE_GENERATION; /* the next turn goes on there */
     return n;
 }
 

@@ -73,6 +73,7 @@ static char *learn_open(const char *tail, const char *end, const kv_turns *t) {
 static void learn(kv_turns *out, const char *text, size_t n, const char *generation) {
     const char *one = find(text, n, ONE), *two = find(text, n, TWO), *three = find(text, n, THREE);
     if (!one || !two || !three || one > two || two > three) return;
+    out->between = kv_strndup(one + strlen(ONE), (size_t)(two - one) - strlen(ONE));
     const char *gap = two + strlen(TWO);
     size_t n_gap = (size_t)(three - gap), shared = common_end(text, (size_t)(one - text), gap, n_gap);
     char *tag = generation[0] ? first_tag(generation) : NULL;
@@ -114,6 +115,7 @@ void kv_turns_free(kv_turns *t) {
     free(t->any);
     free(t->assistant);
     free(t->open);
+    free(t->between);
     *t = (kv_turns){0};
 }
 
@@ -139,6 +141,8 @@ void kv_turns_find(kv_turn_places *out, const kv_turns *t, const char *text, siz
     if (n_generation && n_generation < n && memcmp(text + n - n_generation, generation, n_generation) == 0) {
         n -= n_generation;
         out->generation = n;
+        size_t n_between = t->between ? strlen(t->between) : 0;
+        out->generation_parts = n_between && common_end(t->between, n_between, generation, n_generation) < n_generation;
     }
     const char *end = text + n, *first = find(text, n, t->user);
     const char *one = next_opener(text, end, t->any), *other = next_opener(text, end, t->assistant);

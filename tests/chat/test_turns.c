@@ -185,6 +185,7 @@ static void test_system_prompt(void **state) {
     kv_turn_places at;
     kv_turns_find(&at, &t, text, n, kv_chat_prompt_generation(c));
     assert_int_equal(at.generation, n - strlen("<|im_start|>assistant\n"));
+    assert_false(at.generation_parts);
     assert_int_equal(at.n, 1);
     assert_int_equal(at.first, strlen("<|im_start|>system\nBe kind.<|im_end|>\n"));
     assert_int_equal(at.last, at.first);
@@ -196,12 +197,33 @@ static void test_system_prompt(void **state) {
     kv_border_model_free(m.border);
 }
 
+/* A generation prompt that begins a thought, which the same answer is without once it is an earlier one. */
+static void test_generation_parts(void **state) {
+    (void)state;
+    static const char generation[] = "<|im_start|>assistant\n<think>\n";
+    kv_model m;
+    kv_turns t;
+    assert_true(open_template(&m, "Qwen3.5-4B.jinja"));
+    kv_turns_learn(&t, &m);
+    kv_chat_prompt *c = render(&m, "[{\"role\":\"user\",\"content\":\"Hi\"}]");
+    size_t n;
+    const char *text = kv_chat_prompt_text(c, &n);
+    kv_turn_places at;
+    assert_string_equal(kv_chat_prompt_generation(c), generation);
+    kv_turns_find(&at, &t, text, n, generation);
+    assert_int_equal(at.generation, n - strlen(generation));
+    assert_true(at.generation_parts);
+    kv_turn_places_free(&at);
+    kv_chat_prompt_free(c);
+    kv_turns_free(&t);
+    kv_border_model_free(m.border);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_openers),
-        cmocka_unit_test(test_all_templates),
-        cmocka_unit_test(test_every_message),
-        cmocka_unit_test(test_system_prompt),
+        cmocka_unit_test(test_openers),          cmocka_unit_test(test_all_templates),
+        cmocka_unit_test(test_every_message),    cmocka_unit_test(test_system_prompt),
+        cmocka_unit_test(test_generation_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
