@@ -1,9 +1,11 @@
 #include "store/spellings.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -26,7 +28,10 @@ typedef struct touch {
 } touch;
 
 struct kv_spellings {
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex; /* guards the next three lines; the rest is for whoever is inside */
+    pthread_cond_t left;
+    bool inside;             /* somebody is */
+    bool stuck;              /* and for so long that others do not wait */
     kv_spellings_config cfg; /* cfg.dir is owned */
     sqlite3 *db;             /* NULL while there is neither a file nor anything to put into one */
     sqlite3_stmt *get;
@@ -36,6 +41,33 @@ struct kv_spellings {
     touch touched[CHANGE_ROWS]; /* uses that are not in the file yet */
     int n_touched;
 };
+
+#define WAIT_MS 250 /* for who is inside, mostly microseconds: longer, and a drive hangs */
+
+/* One thread at a time. patient: however long that takes. False: not now. */
+static bool enter(kv_spellings *s, bool patient) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += WAIT_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_mutex_lock(&s->mutex);
+    while (s->inside && (patient || !s->stuck)) {
+        if (patient) pthread_cond_wait(&s->left, &s->mutex);
+        else if (pthread_cond_timedwait(&s->left, &s->mutex, &until) == ETIMEDOUT && s->inside) s->stuck = true;
+    }
+    bool mine = !s->inside;
+    if (mine) s->inside = true;
+    pthread_mutex_unlock(&s->mutex);
+    return mine;
+}
+
+static void leave(kv_spellings *s) {
+    pthread_mutex_lock(&s->mutex);
+    s->inside = s->stuck = false;
+    pthread_cond_broadcast(&s->left);
+    pthread_mutex_unlock(&s->mutex);
+}
 
 static int64_t now_of(const kv_spellings *s) {
     return s->cfg.now ? s->cfg.now(s->cfg.ctx) : kv_wall_seconds();
@@ -162,7 +194,7 @@ static void connect_file(kv_spellings *s, const char *path) {
     use_memory(s);
 }
 
-/* make: also where there is no file yet. False: nothing is there to be read. With the mutex held. */
+/* make: also where there is no file yet. False: nothing is there to be read. */
 static bool connect(kv_spellings *s, bool make) {
     if (s->db) return true;
     if (!s->cfg.dir) {
@@ -194,6 +226,7 @@ static void after(kv_spellings *s, int code) {
 kv_spellings *kv_spellings_new(const kv_spellings_config *cfg) {
     kv_spellings *s = kv_alloc(sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->left, NULL);
     s->cfg = *cfg;
     s->cfg.dir = kv_strdup(cfg->dir);
     if (s->cfg.max_bytes < KV_SPELLINGS_MIN) s->cfg.max_bytes = KV_SPELLINGS_MIN;
@@ -368,7 +401,7 @@ static void note_use(kv_spellings *s, kv_hash ns, kv_hash key, int64_t used) {
 bool kv_spellings_get(kv_buf *out, kv_spellings *s, kv_hash ns, kv_hash key) {
     bool found = false;
     kv_buf_clear(out);
-    pthread_mutex_lock(&s->mutex);
+    if (!enter(s, false)) return false;
     if (connect(s, false)) {
         bind_hash(s->get, 1, &ns);
         bind_hash(s->get, 2, &key);
@@ -384,7 +417,7 @@ bool kv_spellings_get(kv_buf *out, kv_spellings *s, kv_hash ns, kv_hash key) {
         sqlite3_clear_bindings(s->get);
         after(s, code);
     }
-    pthread_mutex_unlock(&s->mutex);
+    leave(s);
     return found;
 }
 
@@ -402,7 +435,7 @@ static int put(kv_spellings *s, change *c) {
 }
 
 void kv_spellings_put(kv_spellings *s, kv_hash base, kv_hash ns, const kv_spelling_row *rows, size_t n) {
-    pthread_mutex_lock(&s->mutex);
+    if (!enter(s, false)) return;
     for (size_t at = 0; at < n;) {
         size_t k = at, bytes = 0;
         while (k < n && k - at < CHANGE_ROWS && (k == at || bytes + rows[k].n <= CHANGE_BYTES)) bytes += rows[k++].n;
@@ -412,7 +445,7 @@ void kv_spellings_put(kv_spellings *s, kv_hash base, kv_hash ns, const kv_spelli
         if (s->db) after(s, code);
         if (code != SQLITE_OK) break;
     }
-    pthread_mutex_unlock(&s->mutex);
+    leave(s);
 }
 
 /* ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -420,7 +453,7 @@ void kv_spellings_put(kv_spellings *s, kv_hash base, kv_hash ns, const kv_spelli
 /* The pages go back, and no log has the texts any more. before: 0 = whenever it was used. */
 static uint64_t erase(kv_spellings *s, const char *where, const kv_hash *ns, int64_t before) {
     change c = {.where = where, .order = "", .ns = ns, .before = before};
-    pthread_mutex_lock(&s->mutex);
+    (void)enter(s, true);
     if (connect(s, false)) {
         int code = SQLITE_OK;
         for (int64_t gone = -1; code == SQLITE_OK && c.n_gone > gone;) {
@@ -435,7 +468,7 @@ static uint64_t erase(kv_spellings *s, const char *where, const kv_hash *ns, int
         if (code != SQLITE_OK) KV_WARN("spellings could not be erased: %s", sqlite3_errmsg(s->db));
         after(s, code);
     }
-    pthread_mutex_unlock(&s->mutex);
+    leave(s);
     return (uint64_t)c.n_gone;
 }
 
@@ -464,6 +497,7 @@ void kv_spellings_free(kv_spellings *s) {
         if (s->db) after(s, code);
     }
     if (s->db) disconnect(s);
+    pthread_cond_destroy(&s->left);
     pthread_mutex_destroy(&s->mutex);
     free((char *)s->cfg.dir);
     free(s);
@@ -472,7 +506,7 @@ void kv_spellings_free(kv_spellings *s) {
 void kv_spellings_get_stats(kv_spellings_stats *out, kv_spellings *s) {
     int64_t rows = 0, bytes = 0;
     *out = (kv_spellings_stats){0};
-    pthread_mutex_lock(&s->mutex);
+    (void)enter(s, true);
     if (connect(s, false)) {
         int code = get_int(&rows, s, "SELECT count(*) FROM spelling");
         if (code == SQLITE_OK) code = get_int(&bytes, s, "SELECT coalesce(sum(bytes), 0) FROM spelling");
@@ -480,5 +514,5 @@ void kv_spellings_get_stats(kv_spellings_stats *out, kv_spellings *s) {
         after(s, code);
     }
     out->in_memory = s->in_memory || !s->cfg.dir;
-    pthread_mutex_unlock(&s->mutex);
+    leave(s);
 }

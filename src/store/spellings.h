@@ -15,9 +15,9 @@
  * the files may grow, and `give` gets them back when they have; where there are none the change is left out, unless it
  * erases. Changes are cut into small ones for that.
  *
- * Thread rule: any thread; one mutex inside, under which take and give are called (the store's
- * accounts come after it). Calls write files: never from the
- * engine's thread.
+ * Thread rule: any thread, one at a time inside; take and give are called there (the store's accounts come after it). Get
+ * and put wait a quarter of a second for another at most: while a drive hangs they find and keep nothing. Calls write
+ * files: never from the engine's thread.
  */
 #ifndef KV_STORE_SPELLINGS_H
 #define KV_STORE_SPELLINGS_H

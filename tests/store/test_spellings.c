@@ -1,6 +1,7 @@
 /* store/spellings: a map that is bounded, belongs to its namespaces, and lives on; and the store's part of it. */
 #include "store/rig.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <sys/wait.h>
@@ -12,6 +13,9 @@ static char base[128];
 static int64_t wall;
 static int n_open; /* taken and not given back */
 static bool refuse;
+static pthread_mutex_t drive = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static _Atomic bool hangs, arrived; /* a change waits for the drive */
 static uint64_t most_growth, size_before;
 
 static int64_t now(void *ctx) {
@@ -35,6 +39,13 @@ static bool take(void *ctx, uint64_t n) {
     (void)ctx;
     assert_int_equal(n, KV_SPELLINGS_GROWTH);
     if (refuse) return false;
+    if (hangs) {
+        pthread_mutex_lock(&drive);
+        arrived = true;
+        pthread_cond_broadcast(&moved);
+        while (hangs) pthread_cond_wait(&moved, &drive);
+        pthread_mutex_unlock(&drive);
+    }
     n_open++;
     size_before = size_of_files();
     return true;
@@ -232,6 +243,35 @@ static void without_room_nothing_is_kept(void **state) {
     put(s, A, 2, "two", true);
     assert_string_equal(get(s, A, 1), "one");
     assert_string_equal(get(s, A, 2), "(none)");
+    kv_spellings_free(s);
+}
+
+static void *put_one(void *map) {
+    put(map, A, 2, "two", false);
+    return NULL;
+}
+
+/* Whoever comes while a drive hangs goes on without. */
+static void a_drive_that_hangs(void **state) {
+    (void)state;
+    kv_spellings *s = open_in(base, 1 << 20);
+    put(s, A, 1, "one", false);
+    pthread_t thread;
+    hangs = true;
+    assert_int_equal(pthread_create(&thread, NULL, put_one, s), 0);
+    pthread_mutex_lock(&drive);
+    while (!arrived) pthread_cond_wait(&moved, &drive);
+    pthread_mutex_unlock(&drive);
+    assert_string_equal(get(s, A, 1), "(none)");
+    put(s, A, 3, "three", false);
+    pthread_mutex_lock(&drive);
+    hangs = false;
+    pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&drive);
+    pthread_join(thread, NULL);
+    assert_string_equal(get(s, A, 1), "one");
+    assert_string_equal(get(s, A, 2), "two");
+    assert_string_equal(get(s, A, 3), "(none)");
     kv_spellings_free(s);
 }
 
@@ -467,6 +507,7 @@ int main(void) {
         TEST(survives_a_kill),
         TEST(erasing),
         TEST(without_room_nothing_is_kept),
+        TEST(a_drive_that_hangs),
         TEST(any_file),
         TEST(against_a_naive_map),
         TEST(many_rows),
