@@ -80,7 +80,7 @@ static void tell_day(const run_result *r) {
 /* One line of the table. *everything: what the first run stored, for the budgets of all others. False: not to be had, or
  * wrong. */
 static bool run_line(uint64_t *everything, const options *o, kv_memory_kind kind, const policy *p, bool *held) {
-    double got[N_BUDGETS];
+    double got[N_BUDGETS], written[N_BUDGETS];
     for (int b = 0; b < N_BUDGETS; b++) {
         run_result r;
         uint64_t budget = shares[b] > 0 ? (uint64_t)(shares[b] * (double)*everything) : EVERYTHING;
@@ -90,6 +90,7 @@ static bool run_line(uint64_t *everything, const options *o, kv_memory_kind kind
             tell_day(&r);
         }
         got[b] = ratio(r.n_computed, r.n_new);
+        written[b] = (double)r.bytes_written / 1e6;
         if (!r.n_checked || r.n_wrong) {
             printf("  %llu of %llu answers are wrong\n", (unsigned long long)r.n_wrong,
                    (unsigned long long)r.n_checked);
@@ -97,7 +98,8 @@ static bool run_line(uint64_t *everything, const options *o, kv_memory_kind kind
         }
         *held = *held && got[b] <= (o->check ? small_goals : goals)[b];
     }
-    printf("  %-8s %-28s %8.3f %8.3f %8.3f\n", kv_memory_kind_name(kind), p->name, got[0], got[1], got[2]);
+    printf("  %-8s %-28s %8.3f %8.3f %8.3f   written: %.0f, %.0f, %.0f MB\n", kv_memory_kind_name(kind), p->name,
+           got[0], got[1], got[2], written[0], written[1], written[2]);
     fflush(stdout);
     return true;
 }
