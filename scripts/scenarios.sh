@@ -3,7 +3,7 @@
 # memory and after restarts, in normal mode and with --exact. Ends with 1 when one costs more than it may. On a machine
 # that does nothing else: three of the figures are times.
 #
-# usage: scripts/scenarios.sh [BUILD_DIR [--shapes "S4 F7"] [--models "SmolLM2,…"] [--normal | --exact] [--out FILE]]
+# usage: scripts/scenarios.sh [BUILD_DIR [--shapes "S4 F7"] [--models "SmolLM2;…"] [--normal | --exact] [--out FILE]]
 #   with a choice, the table goes to standard output
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -272,7 +272,7 @@ export const fieldShapes = [
     async run(t) {
       const tools = t.model.call ? lookUp(t) : undefined;
       const main = new Talk(t, { system: t.n(12000) - (t.n(12000) > t.model.context / 2 ? t.model.context / 4 : 0), tools });
-      const room = t.n(100000) - main.messages[0].content.length / (t.model.bytes ? 1 : 5);
+      const room = t.n(100000) - main.messages[0].content.length / (t.model.bytes ? 1 : 5) - (t.model.call ? (t.model.bytes ? 1300 : 300) : 0);
       for (let i = 0; i < 3; i++) await main.turn(`main, turn ${i}`, { question: Math.max(30, Math.floor(room / 4)) });
       for (let sub = 0; sub < 2; sub++) {
         const talk = new Talk(t, { system: main.messages[0].content, tools });

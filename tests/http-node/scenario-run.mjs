@@ -5,10 +5,7 @@ import { Case } from './scenario-world.mjs';
 import { apis } from './scenario-apis.mjs';
 
 // What is known to cost more than it may, and why. A row goes when it passes.
-const known = [
-  { ids: ['S2', 'S4', 'S7', 'S10', 'S11', 'S12', 'S13', 'S25', 'S26', 'S29', 'F1', 'F8', 'F9', 'F11', 'F13', 'S19', 'S20'], of: (m) => m.kind === 'hybrid' && m.opens !== '',
-    why: 'no state is kept where the generation prompt begins' },
-];
+const known = [];
 export const expectedToFail = (shape, model) => known.find((k) => k.ids.includes(shape.id) && k.of(model))?.why ?? false;
 
 /** Why a shape does not apply there, or null. */

@@ -1,18 +1,21 @@
 // `make scenarios` (scripts/scenarios.sh): every shape at its own lengths on every model, in both lives, in normal mode and
 // with --exact; the table goes to docs/scenarios.md.
 //
-// usage: node tests/http-node/scenario-table.mjs [--out FILE] [--shapes "S4 F7"] [--models "SmolLM2,…"] [--normal | --exact]
+// usage: node tests/http-node/scenario-table.mjs [--out FILE] [--shapes "S4 F7"] [--models "SmolLM2;…"] [--normal | --exact]
+//        [--context N] [--threads N]   no context is larger than N: a try in minutes; threads where others work, too
 //   with a choice of shapes or models, or of one mode, the table goes to standard output (or to FILE)
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { expectedToFail, skipped, tryShape, worst } from './scenario-run.mjs';
 import { tableModels } from './scenario-models.mjs';
 import { shapes } from './scenario-shapes.mjs';
 import { Cold, World } from './scenario-world.mjs';
 
-const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
+const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
 const chosen = given.shapes?.split(/[ ,]+/);
-const models = given.models ? given.models.split(',').map((name) => tableModels.find((m) => m.name === name) ?? fail(name)) : tableModels;
+const models = given.models ? given.models.split(';').map((name) => tableModels.find((m) => m.name === name) ?? fail(name)) : tableModels;
+if (given.context) for (const m of models) m.context = Math.min(m.context, Number(given.context));
+if (given.threads) for (const m of models) m.threads = Number(given.threads);
 const rows = shapes.filter((s) => !chosen || chosen.includes(s.id));
 const lives = ['memory', 'restart'];
 const modes = given.normal ? [false] : given.exact ? [true] : [false, true];
@@ -25,6 +28,14 @@ function fail(name) {
 }
 
 const told = (row) => (row === null ? 'held' : `${row.counted} ${row.least ? '≥' : '≤'} ${row.bound}${row.figure ? ` ${row.what}` : ''}`);
+
+/** Seconds of processor time of the servers that ended so far. */
+function spent() {
+  try {
+    const fields = readFileSync('/proc/self/stat', 'utf8').split(') ')[1].split(' ');
+    return (Number(fields[13]) + Number(fields[14])) / 100;
+  } catch { return NaN; }
+}
 
 const cells = new Map(); // `${shape} ${column}` → text
 const column = (model, life, exact) => `${model.name}/${life}/${exact}`;
@@ -54,7 +65,7 @@ for (const model of models) {
         console.error(`${model.name}, ${life}${exact ? ', --exact' : ''}: ${shape.id} ${cells.get(key)} (${((performance.now() - at) / 1000).toFixed(1)} s)`);
       }
       await world.stop();
-      console.error(`${model.name}, ${life}${exact ? ', --exact' : ''}: ${((performance.now() - start) / 1000).toFixed(0)} s`);
+      console.error(`${model.name}, ${life}${exact ? ', --exact' : ''}: ${((performance.now() - start) / 1000).toFixed(0)} s; servers so far ${spent().toFixed(0)} s of processor time`);
     }
     await cold.stop();
   }
@@ -73,9 +84,11 @@ function table(exact) {
 }
 
 const seconds = Math.round((performance.now() - began) / 1000);
+const partial = chosen || given.models || given.context || given.threads || modes.length < 2;
+const command = partial ? `scripts/scenarios.sh build ${process.argv.slice(2).map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
 const page = `# Scenarios
 
-Written by \`make scenarios\`: what conversations as users bring them cost, over HTTP. Each cell is the prompt tokens that were
+Written by \`${command}\`: what conversations as users bring them cost, over HTTP. Each cell is the prompt tokens that were
 computed, and how many there may be: of all requests of the shape, the one that came nearest to its bound. Where a figure
 is no count of tokens, its unit stands behind it. \`held\`: what the shape expects is no number, and was so. \`–\`: it does not
 apply, and why.
@@ -99,7 +112,6 @@ Seed ${seed}; ${models.length} models, ${rows.length} shapes, ${seconds} s.
 ${modes.map((exact) => `## ${exact ? 'With --exact' : 'Normal'}\n\n${exact ? `Every answer of the model's own is a cold run's, bit for bit, on a server without a cache. The bound is what lies behind the
 last end of a chunk (${models[0].chunk} tokens) that an earlier prompt had in common: sampled tokens are computed again.\n\n` : ''}${table(exact)}`).join('\n\n')}
 `;
-const partial = chosen || given.models || modes.length < 2;
 if (given.out) writeFileSync(given.out, page);
 else if (partial) process.stdout.write(page);
 else writeFileSync(new URL('../../docs/scenarios.md', import.meta.url), page);

@@ -16,7 +16,6 @@ export const B = { full: 256, window: 32, hybrid: 256 };
 export const N = 2048;
 /** Tokens of the template's generation prompt: `<|im_start|>assistant\n`. */
 export const G = 11;
-const MESSAGE = 8; // what the template adds to a user's message: <|im_start|>user\n … <|im_end|>\n
 const TOLERANCE = 5e-4; // tiny F32 models, f16 KV (docs/architecture.md)
 
 /** Arguments of a server with one of the tiny models; what comes later wins. */
@@ -54,10 +53,6 @@ async function complete(server, where, body) {
   assert.equal(cached.engine + cached.ram + cached.disk + computed, prompt, JSON.stringify(json.kvasir));
   return { prompt, computed, cached, miss, json };
 }
-
-/** A chat whose answer is the given text. */
-export const played = (server, messages, play, more = {}) =>
-  complete(server, '/v1/chat/completions', { messages, kvasir: { play }, ...more });
 
 /** A chat answered by the model: `tokens` of [{ id, top: [logprob, logprob] }]. */
 export async function greedy(server, messages, n = 8, more = {}) {
@@ -114,47 +109,6 @@ export class Cold {
 
   async stop() {
     for (const server of Object.values(this.servers)) await (await server).stop();
-  }
-}
-
-/** A conversation that grows by turns, and knows what each must cost. */
-export class Chat {
-  constructor(kind, system = 0, rnd = generator()) {
-    this.kind = kind;
-    this.rnd = rnd;
-    this.messages = [{ role: 'system', content: `Rules ${words(rnd, system)}` }];
-    this.begun = false;
-  }
-
-  /** One turn with a played answer. `turn`: characters of question and answer. */
-  async turn(server, what, { question = 20 + this.rnd(60), answer = 20 + this.rnd(60) } = {}) {
-    this.ask(question);
-    const play = words(this.rnd, answer);
-    const got = await played(server, this.messages, play);
-    this.messages.push({ role: 'assistant', content: play });
-    this.judge(got, what);
-    return got;
-  }
-
-  /** One turn that the model answers, compared with a cold server's; the answer does not stay in the conversation,
-   * nor does the question with `keep` false. */
-  async check(server, cold, what, { question = 20 + this.rnd(60) } = {}) {
-    this.ask(question);
-    const got = await greedy(server, this.messages);
-    this.judge(got, what);
-    await cold.check(this.kind, this.messages, got, what);
-    this.messages.pop();
-    return got;
-  }
-
-  ask(n) {
-    this.messages.push({ role: 'user', content: words(this.rnd, n) });
-  }
-
-  /** S2: the new message and the previous answer's edge, at most G + 8 beyond the new text. */
-  judge(got, what) {
-    if (this.begun) atMost(got.computed, this.messages.findLast((m) => m.role === 'user').content.length + MESSAGE + G + 8, what);
-    this.begun = true;
   }
 }
 
