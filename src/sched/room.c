@@ -71,6 +71,13 @@ void kv_sched_requeue(kv_sched *s, int number) {
     kv_sched_look_up(s, g);
 }
 
+/* Nothing says yet that what was computed of it would be lost. */
+static bool may_be_kept(const kv_slot *slot) {
+    int32_t held = (int32_t)slot->held.len;
+    if (held == 0) return true;
+    return slot->trail && slot->gen->cache_prompt && (slot->is_kept || slot->captured_at != held);
+}
+
 /* The prompt that comes last of those that are being computed, if it comes after `key`, and not only by so little that
  * putting it back would cost more. */
 static int last_behind(const kv_sched *s, const kv_queue_key *key) {
@@ -80,7 +87,7 @@ static int last_behind(const kv_sched *s, const kv_queue_key *key) {
     if (!kv_queue_overdue(key, max_wait_us)) last_key.left += s->cfg.block;
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2 || slot->gen->id_slot >= 0) continue;
+        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2 || slot->gen->id_slot >= 0 || !may_be_kept(slot)) continue;
         kv_queue_key its = kv_slot_key(s, slot);
         if (kv_queue_compare(&its, &last_key, max_wait_us) <= 0) continue;
         last = i;
@@ -92,15 +99,18 @@ static int last_behind(const kv_sched *s, const kv_queue_key *key) {
 /* Prompts are computed one after the other, so that one which is not its turn needs no slot as long as what there is of
  * it can be had again. */
 bool kv_sched_give_way(kv_sched *s, const kv_gen *g, const kv_queue_key *key) {
-    int number = last_behind(s, key);
-    if (number < 0 || !kv_sched_fits(s, g, number, 0, 0)) return false;
-    kv_slot *slot = &s->slots[number];
-    int32_t held = (int32_t)slot->held.len;
-    if (held && slot->captured_at != held) kv_sched_capture_end(s, number);
-    if (held && !slot->is_kept) return false;
-    kv_sched_requeue(s, number);
-    s->stats.n_gave_way++;
-    return true;
+    int number;
+    while ((number = last_behind(s, key)) >= 0) {
+        kv_slot *slot = &s->slots[number];
+        int32_t held = (int32_t)slot->held.len;
+        if (!kv_sched_fits(s, g, number, 0, 0)) return false;
+        if (held && slot->captured_at != held) kv_sched_capture_end(s, number);
+        if (held && !slot->is_kept) continue; /* not asked again before it has computed more */
+        kv_sched_requeue(s, number);
+        s->stats.n_gave_way++;
+        return true;
+    }
+    return false;
 }
 
 int kv_sched_n_running(const kv_sched *s) {
