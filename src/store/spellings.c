@@ -20,7 +20,6 @@ enum { LAYOUT = 1, BUSY_MS = 250, PAGE = 4096 };
  * file: less than KV_SPELLINGS_GROWTH together. */
 #define CHANGE_ROWS  64
 #define CHANGE_BYTES (96 << 10)
-#define FILL         4 / 5 /* what of the main file's pages can be rows */
 
 typedef struct touch {
     kv_hash ns, key;
@@ -369,7 +368,7 @@ static int change_once(kv_spellings *s, change *c) {
 
 /* Of rows, within the pages that the main file may have. */
 static int64_t bound(const kv_spellings *s) {
-    return (int64_t)(s->cfg.max_bytes * FILL);
+    return (int64_t)(s->cfg.max_bytes / 5 * 4);
 }
 
 /* The longest unused go, until so many bytes are left. */
