@@ -43,9 +43,9 @@ typedef struct kv_app {
     struct kv_embed *embed;   /* embeddings and reranking (embed.h); NULL = not asked for */
     struct {
         _Atomic uint64_t n_tokens, n_calls, us;
-    } embedded;                  /* tokens of the texts that it computed, its calls, their time */
+    } embedded;                     /* tokens of the texts that it computed, its calls, their time */
     struct kv_spellings *spellings; /* what was spelled here first (spell.h); NULL = nothing is kept */
-    kv_hash cache_base;          /* of model and engine settings, without scopes: kv_cache_config.ns, 0 without a cache */
+    kv_hash cache_base; /* of model and engine settings, without scopes: kv_cache_config.ns, 0 without a cache */
     struct kv_stored *responses; /* stored ones (state/stored.h); NULL = none are stored */
     struct kv_ledger *ledger;    /* what prompts cost (ledger.h); NULL = not kept */
     struct kv_script *script;    /* answers for tests (script.h); NULL = none */

@@ -39,18 +39,18 @@ typedef struct kv_dialect {
 } kv_dialect;
 
 struct kv_choice {
-    int index;            /* in the response */
-    int prompt;           /* which of the job's prompts */
-    kv_gen *gen;          /* one reference, from its making until it is done */
-    kv_chat_stream *chat; /* owned; NULL without a chat prompt */
-    bool forced_call;     /* of the job's params: the answer's text is a call */
+    int index;              /* in the response */
+    int prompt;             /* which of the job's prompts */
+    kv_gen *gen;            /* one reference, from its making until it is done */
+    kv_chat_stream *chat;   /* owned; NULL without a chat prompt */
+    bool forced_call;       /* of the job's params: the answer's text is a call */
     struct kv_spell *spell; /* of the job's params; NULL = nothing is to be learnt of the answer */
-    json_t *call;         /* owned: that call, once it is complete; else NULL */
-    kv_buf text;          /* all text so far */
-    kv_tokens tokens;     /* all sampled tokens so far */
-    json_t *probs;        /* owned array: entries not yet told; NULL without token probabilities */
-    bool begun;           /* dialect->begin was called */
-    bool started;         /* the stream's first chunk of this choice went out */
+    json_t *call;           /* owned: that call, once it is complete; else NULL */
+    kv_buf text;            /* all text so far */
+    kv_tokens tokens;       /* all sampled tokens so far */
+    json_t *probs;          /* owned array: entries not yet told; NULL without token probabilities */
+    bool begun;             /* dialect->begin was called */
+    bool started;           /* the stream's first chunk of this choice went out */
     bool done;
     kv_finish finish;
     char *stop_word; /* owned; NULL unless finish is WORD */
@@ -66,7 +66,7 @@ struct kv_job {
     kv_hint *hints;       /* owned, n_hints of them: places in its one prompt that the client marked; NULL = none */
     int n_hints;
     int32_t *respelled; /* owned, one a prompt: tokens taken over from a stored spelling; NULL = none of any */
-    void *state; /* the dialect's own */
+    void *state;        /* the dialect's own */
     char id[64];
     char request_id[132]; /* the HTTP request's, as in its header and log line */
     char *scope;          /* owned; whose cache it uses */

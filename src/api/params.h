@@ -52,8 +52,8 @@ typedef struct kv_params {
     const char *reasoning_format; /* static */
     json_t *messages, *tools;     /* owned; as the template got them; NULL: not a chat, no tools */
     kv_rules canonicalised;       /* rules that changed something of them */
-    struct kv_spell *spell;       /* owned; what was spelled before (spell.h), NULL = nothing is known, or to be learnt */
-    bool forced_call;             /* the answer is a call that the template knows nothing of (chat/forced.h) */
+    struct kv_spell *spell; /* owned; what was spelled before (spell.h), NULL = nothing is known, or to be learnt */
+    bool forced_call;       /* the answer is a call that the template knows nothing of (chat/forced.h) */
     /* owned lists that `sampling` points into */
     kv_logit_bias *logit_bias;
     size_t n_logit_bias, cap_logit_bias;
