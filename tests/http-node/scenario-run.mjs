@@ -11,6 +11,8 @@ export const expectedToFail = (shape, model) => known.find((k) => k.ids.includes
 /** Why a shape does not apply there, or null. */
 export function skipped(shape, model, life, exact) {
   if (shape.life && shape.life !== life) return shape.life === 'restart' ? 'a shape of restarts' : 'a shape without restarts';
+  // with --exact a window that an idle conversation holds is never told as written, so nobody can wait for the disk
+  if (exact && model.kind === 'window' && ['S13', 'S23', 'S24', 'S25'].includes(shape.id)) return 'it waits until all is on disk, which is not told with --exact and windows';
   return shape.skip?.(model, exact) ?? null;
 }
 
