@@ -68,8 +68,8 @@ struct kv_cache {
     kv_lookup **hungry;             /* owned; restores that wait for room to read into, in order; each referenced */
     int n_hungry, cap_hungry;
     kv_cache_stats stats;
-    char *probe_build;        /* owned; the engine's, once kv_probe_run has looked */
-    atomic_bool probe_wanted; /* the next prompt that suits is noted */
+    char *probe_build;            /* owned; the engine's, once kv_probe_run has looked */
+    atomic_bool probe_wanted;     /* the next prompt that suits is noted */
     pthread_mutex_t pieces_mutex; /* held while they are made; nothing else is locked then */
     struct kv_pieces *pieces;     /* owned; the model's vocabulary, once a prompt was respelled. NULL = not yet */
 };

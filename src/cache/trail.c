@@ -253,7 +253,10 @@ static void keep_last_windows(kv_trail *t, const kv_state *state, int32_t n) {
 
 bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n) {
     kv_cache *c = t->cache;
-    if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) return false;
+    if (c->cfg.readonly || n == 0 || c->policy.exact_chunk) {
+        let_go(t); /* what no position asked for holds no room in the queue */
+        return false;
+    }
     capture_blocks(t, state, seq, tokens, n, NULL);
     if (n - t->edge >= c->cfg.block) t->has_gaps = true; /* there was no room for them */
     else if (n > t->edge && !capture_block(t, state, seq, tokens, n, n)) count_dropped(t);

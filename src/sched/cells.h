@@ -53,11 +53,14 @@ static inline int32_t kv_cells_left(const kv_cells *c) {
     int32_t window_left = c->window ? c->window_total - c->window_held : INT32_MAX;
     return left < window_left ? left : window_left;
 }
-/* True when n more tokens of one sequence can be put back in whole blocks: of the window pool they take only what lies
- * within the window, and the rest of a block at either end of it. */
-static inline bool kv_cells_can_restore(const kv_cells *c, int32_t n, int32_t block) {
-    int32_t window = n < c->window ? n : c->window;
-    return c->total - c->used >= n + block && (!c->window || c->window_total - c->window_held > window + block);
+/* True when a sequence that holds `have` tokens can be brought to P by whole blocks: its first one may lie partly below
+ * `have`, its last one partly behind P, but never behind the pool's end. Of the window pool they take only what lies within
+ * the window, and the rest of a block at either end of it. */
+static inline bool kv_cells_can_restore(const kv_cells *c, int32_t have, int32_t P, int32_t block) {
+    int32_t n = P - have, window = n < c->window ? n : c->window, over = (block - P % block) % block;
+    int32_t upto = over < c->total - P ? P + over : c->total;
+    int32_t need = upto - have > block ? upto - have : block;
+    return c->total - c->used >= need && (!c->window || c->window_total - c->window_held > window + block);
 }
 /* True when `src` can be forked and `more` tokens computed after it. */
 bool kv_cells_can_fork(const kv_cells *c, int src, int32_t more);

@@ -66,11 +66,11 @@ static int32_t keeps(kv_sched *s, int number, const kv_gen *g, int32_t usable, i
     return beyond ? P : 0;
 }
 
-/* Cells for `need` more tokens, in whole blocks, from idle slots. */
-static bool make_room(kv_sched *s, int32_t need) {
+/* Cells for tokens [have, P), in whole blocks, from idle slots. */
+static bool make_room(kv_sched *s, int32_t have, int32_t P) {
     bool ok;
-    while (!(ok = kv_cells_can_restore(&s->cells, need, s->cfg.block)))
-        if (!kv_sched_evict(s, need + s->cfg.block)) break;
+    while (!(ok = kv_cells_can_restore(&s->cells, have, P, s->cfg.block)))
+        if (!kv_sched_evict(s, P - have + s->cfg.block)) break;
     return ok;
 }
 
@@ -94,7 +94,7 @@ bool kv_sched_begin_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) 
     if (P <= usable) return false;
     int32_t have = cut_to(s, number, keeps(s, number, g, usable, P));
     slot->gen = g; /* so that it does not count as an idle one, which could be emptied */
-    bool room = make_room(s, P - have);
+    bool room = make_room(s, have, P);
     slot->gen = NULL;
     if (!room) {
         kv_sched_empty_slot(s, number);

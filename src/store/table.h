@@ -62,8 +62,8 @@ typedef struct kv_table {
     uint32_t n_buckets;
     uint32_t *heap, n_heap;
     int64_t scored_at; /* Unix seconds that the scores are of */
-    bool by_use; /* set before the first row: score is the last use alone (kv_store_order) */
-    kv_hash *ns; /* namespaces that were ever seen */
+    bool by_use;       /* set before the first row: score is the last use alone (kv_store_order) */
+    kv_hash *ns;       /* namespaces that were ever seen */
     uint16_t n_ns;
     uint64_t bytes_of_kind[5]; /* disk bytes, by kv_record_kind; pending rows not counted */
     uint32_t now;              /* Unix seconds, as last told */
@@ -85,7 +85,7 @@ void kv_table_finish(kv_table *t, uint32_t i, uint64_t disk);               /* p
 bool kv_table_has_dependents(const kv_table *t, const kv_table_row *block); /* rows that hang on it, itself in or out */
 /* Scores become those of now, Unix seconds, when they are older than a moment: before it is asked what is worst. */
 void kv_table_rescore(kv_table *t, int64_t now);
-uint32_t kv_table_worst(const kv_table *t);                                 /* KV_NO_ROW when nothing may go */
+uint32_t kv_table_worst(const kv_table *t); /* KV_NO_ROW when nothing may go */
 int32_t kv_table_n_tokens(const kv_table_row *row);
 void kv_table_head(kv_record_head *out, const kv_table *t, const kv_table_row *row);
 size_t kv_table_bytes(const kv_table *t);

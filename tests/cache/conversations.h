@@ -21,9 +21,9 @@ typedef struct world {
     float *got, *want;
     int n_vocab;
     uint64_t rng;
-    int exact_chunk;       /* 0: what was computed does not depend on chunks */
-    int n_prompt;          /* of the last request */
-    const kv_hint *hints;  /* borrowed, n_hints of them: places of the next request, to be chosen from */
+    int exact_chunk;      /* 0: what was computed does not depend on chunks */
+    int n_prompt;         /* of the last request */
+    const kv_hint *hints; /* borrowed, n_hints of them: places of the next request, to be chosen from */
     int n_hints;
     bool may_fail;         /* restores, since files are made to */
     double us_per_token;   /* what computing one is said to have taken; 0 = 100 */

@@ -350,7 +350,7 @@ static void few_nodes_are_read(void **state) {
     open_world(&w, KV_MEMORY_FULL, 1, LARGE, LARGE, false);
     make_abc(&v);
     for (int i = 0; i < 2 * B; i++) tokens[i] = i % 2;
-    tokens[2 * B + 12] = 1; /* the answer */
+    tokens[2 * B + 12] = 1;          /* the answer */
     for (int i = 0; i < 2000; i++) { /* 2,000 short blocks below one */
         for (int k = 0; k < 12; k++) tokens[2 * B + k] = i >> (11 - k) & 1;
         serve(&w, "", tokens, 2 * B + 12, 2 * B + 13, &res);

@@ -4,15 +4,9 @@ import assert from 'node:assert/strict';
 import { Case } from './scenario-world.mjs';
 import { apis } from './scenario-apis.mjs';
 
-// What is known to cost more than it may, and why. A row goes when it passes.
-const known = [];
-export const expectedToFail = (shape, model) => known.find((k) => k.ids.includes(shape.id) && k.of(model))?.why ?? false;
-
 /** Why a shape does not apply there, or null. */
 export function skipped(shape, model, life, exact) {
   if (shape.life && shape.life !== life) return shape.life === 'restart' ? 'a shape of restarts' : 'a shape without restarts';
-  // with --exact a window that an idle conversation holds is never told as written, so nobody can wait for the disk
-  if (exact && model.kind === 'window' && ['S13', 'S23', 'S24', 'S25'].includes(shape.id)) return 'it waits until all is on disk, which is not told with --exact and windows';
   return shape.skip?.(model, exact) ?? null;
 }
 

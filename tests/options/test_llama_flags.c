@@ -180,8 +180,14 @@ static void value_of(char *out, size_t cap, const kv_opt *opt, int k) {
         word = kv_opt_list_item(opt->words, k % 2, &n);
         snprintf(out, cap, "%.*s", (int)n, word);
         return;
-    case OPT_TEXT:
-    case OPT_LIST: snprintf(out, cap, strstr(opt->names, "--logit-bias") ? "%d+1" : "{\"text\":%d}", k); return;
+    case OPT_LIST:
+        if (opt->words) {
+            word = kv_opt_list_item(opt->words, k % 2, &n);
+            snprintf(out, cap, "%.*s", (int)n, word);
+            return;
+        }
+        /* fall through */
+    case OPT_TEXT: snprintf(out, cap, strstr(opt->names, "--logit-bias") ? "%d+1" : "{\"text\":%d}", k); return;
     default: break;
     }
     double span = opt->max - opt->min;
