@@ -255,9 +255,18 @@ static bool choose_states(kv_spot *spots, const kept_list *l, kv_policy_terms *t
     return false;
 }
 
+/* A budget that nobody named is so many states or windows, of the size that they really have. */
+static void widen(kv_policy_terms *t, const kv_cache *c, const kv_record *r) {
+    uint64_t supposed =
+        kv_state_has_windows(c->memory) ? (uint64_t)r->head.n_tokens * c->window_cell_bytes : state_bytes(c, r->head.e);
+    if (c->cfg.path_bytes || !supposed || r->payload.len <= supposed) return;
+    t->budget = (uint64_t)((double)t->budget * ((double)r->payload.len / (double)supposed));
+}
+
 /* States: a new one at e. */
 static bool make_room_for_state(kv_cache *c, kept_list *l, const kv_record *r) {
     kv_policy_terms t = terms_of(c, r->head.e);
+    widen(&t, c, r);
     uint64_t sum = r->payload.len;
     for (int i = 0; i < l->n; i++) sum += l->list[i].spot.bytes;
     if (sum <= t.budget) return true;
@@ -299,6 +308,7 @@ static uint64_t parts_needed(bool *needed, const kept_list *l, const kv_spot *sp
 
 static bool make_room_for_part(kv_cache *c, kept_list *l, const kv_record *r) {
     kv_policy_terms t = terms_of(c, r->head.e);
+    widen(&t, c, r);
     uint64_t budget = t.budget, sum = r->payload.len;
     for (int i = 0; i < l->n; i++) sum += l->list[i].spot.bytes;
     if (sum <= budget) return true;
