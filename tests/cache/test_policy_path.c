@@ -133,6 +133,27 @@ static void test_branch_survives(void **state) {
     }
 }
 
+/* A budget that nobody named holds KV_POLICY_LEAST states however much larger they are than the engine said. */
+static void test_unnamed_budget(void **state) {
+    (void)state;
+    static const kv_memory_kind with_states[] = {KV_MEMORY_HYBRID, KV_MEMORY_HYBRID_WINDOW, KV_MEMORY_RECURRENT};
+    for (size_t k = 0; k < sizeof with_states / sizeof *with_states; k++) {
+        world w;
+        kv_token tokens[MAX];
+        kv_lookup_result result;
+        start(&w, with_states[k], 7, 0, NULL);
+        fill(tokens, 0, MAX, 1);
+        enum { TURNS = KV_POLICY_LEAST / 2 };
+        for (int i = 1; i <= TURNS; i++) serve(&w, "", tokens, 20 * i, 20 * i + 4, &result);
+        settle(&w);
+        for (int i = 1; i <= TURNS; i++) { /* the end of each turn's prompt */
+            serve(&w, "", tokens, 20 * i, 20 * i + 1, &result);
+            assert_int_equal(result.position, 20 * i - 1);
+        }
+        close_world(&w);
+    }
+}
+
 /* Without a disk, what is to be kept leaves memory last. */
 static void test_kept_in_memory(void **state) {
     (void)state;
@@ -243,8 +264,8 @@ static void test_pinned_stays(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),         cmocka_unit_test(test_branch_survives),
-        cmocka_unit_test(test_kept_in_memory), cmocka_unit_test(test_marked_records),
-        cmocka_unit_test(test_pinned_stays),
+        cmocka_unit_test(test_unnamed_budget), cmocka_unit_test(test_kept_in_memory),
+        cmocka_unit_test(test_marked_records), cmocka_unit_test(test_pinned_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
