@@ -84,7 +84,8 @@ function table(exact) {
 
 const seconds = Math.round((performance.now() - began) / 1000);
 const partial = chosen || given.models || given.context || given.threads || modes.length < 2;
-const command = partial ? `scripts/scenarios.sh build ${process.argv.slice(2).map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
+const asked = process.argv.slice(2).filter((a, i, all) => a !== '--out' && all[i - 1] !== '--out');
+const command = partial ? `scripts/scenarios.sh build ${asked.map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
 const page = `# Scenarios
 
 Written by \`${command}\`: what conversations as users bring them cost, over HTTP. Each cell is the prompt tokens that were
