@@ -80,18 +80,17 @@ size_t kv_places_tokens(const kv_job *j, size_t n) {
 
 void kv_places_add(kv_job *j, size_t position, kv_place_kind kind, int32_t keep_seconds) {
     if (position == 0 || position + 1 > j->prompts.list[0].len) return;
+    const kv_hint hint = {.position = (int32_t)position, .keep_seconds = keep_seconds, .kind = kind};
     int at = j->n_hints; /* most come in order */
     while (at > 0 && (size_t)j->hints[at - 1].position >= position) at--;
     if (at < j->n_hints && (size_t)j->hints[at].position == position) {
-        kv_hint *there = &j->hints[at];
-        if (there->keep_seconds < keep_seconds) there->keep_seconds = keep_seconds;
-        there->kind = kv_policy_likelier(there->kind, kind);
+        kv_hint_join(&j->hints[at], &hint);
         return;
     }
     if ((j->n_hints & (j->n_hints - 1)) == 0)
         j->hints = kv_realloc(j->hints, (size_t)(j->n_hints ? j->n_hints * 2 : 1) * sizeof *j->hints);
     memmove(&j->hints[at + 1], &j->hints[at], (size_t)(j->n_hints - at) * sizeof *j->hints);
-    j->hints[at] = (kv_hint){.position = (int32_t)position, .keep_seconds = keep_seconds, .kind = kind};
+    j->hints[at] = hint;
     j->n_hints++;
 }
 

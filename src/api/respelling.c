@@ -35,11 +35,8 @@ static void move_hints(kv_job *j, const kv_respelling *r) {
     for (int i = 0; i < j->n_hints; i++) {
         kv_hint hint = j->hints[i];
         hint.position = kv_respelling_position(r, hint.position);
-        if (n > 0 && j->hints[n - 1].position == hint.position) {
-            if (j->hints[n - 1].keep_seconds < hint.keep_seconds) j->hints[n - 1].keep_seconds = hint.keep_seconds;
-        } else if (hint.position > 0) {
-            j->hints[n++] = hint;
-        }
+        if (n > 0 && j->hints[n - 1].position == hint.position) kv_hint_join(&j->hints[n - 1], &hint);
+        else if (hint.position > 0) j->hints[n++] = hint;
     }
     j->n_hints = n;
 }

@@ -26,11 +26,15 @@ struct kv_spell {
 
 /* ── the book ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+static void drop_waiting(kv_spell *s) {
+    for (size_t i = 0; i < s->n_waiting; i++) free((char *)s->waiting[i].text);
+    s->n_waiting = 0;
+}
+
 void kv_spell_keep(kv_spell *s) {
     if (!s || !s->n_waiting) return;
     kv_spellings_put(s->app->spellings, s->app->cache_base, s->ns, s->waiting, s->n_waiting);
-    for (size_t i = 0; i < s->n_waiting; i++) free((char *)s->waiting[i].text);
-    s->n_waiting = 0;
+    drop_waiting(s);
 }
 
 static kv_spelling_row *find_waiting(const kv_spell *s, kv_hash key) {
@@ -76,7 +80,7 @@ kv_spell *kv_spell_new(const kv_app *app, const char *scope) {
 
 void kv_spell_free(kv_spell *s) {
     if (!s) return;
-    for (size_t i = 0; i < s->n_waiting; i++) free((char *)s->waiting[i].text);
+    drop_waiting(s);
     free(s->waiting);
     free(s->kwargs);
     free(s);

@@ -189,7 +189,7 @@ static void load_row(void *ctx, const kv_store_row *row) {
     bool there = kv_radix_get_record(&rec, c->tree, node, slot);
     if (!there) rec = (kv_radix_record){.bytes = h->n_payload, .canonical = h->canonical, .compute_ms = h->compute_ms};
     rec.place = (uint8_t)h->place;
-    rec.keep_300s = h->keep_seconds < 300u * UINT8_MAX ? (uint8_t)((h->keep_seconds + 299) / 300) : UINT8_MAX;
+    rec.keep_300s = kv_radix_keep_300s(h->keep_seconds);
     rec.on_disk = true;
     kv_radix_set_record(c->tree, node, slot, &rec);
     pthread_mutex_unlock(&c->mutex);

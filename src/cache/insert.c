@@ -126,10 +126,6 @@ void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
     }
 }
 
-static uint32_t keep_300s(uint32_t seconds) {
-    return seconds < 300 * UINT8_MAX ? (seconds + 299) / 300 : UINT8_MAX;
-}
-
 /* Into the node's slot; with a store it waits in the queue for the disk. */
 static bool put(kv_cache *c, kv_radix_node *node, kv_record *r) {
     kv_radix_slot slot = kv_cache_slot_of(r->head.kind);
@@ -143,7 +139,7 @@ static bool put(kv_cache *c, kv_radix_node *node, kv_record *r) {
                                            .ram = kv_record_ref(r),
                                            .canonical = r->head.canonical,
                                            .place = (uint8_t)r->head.place,
-                                           .keep_300s = (uint8_t)keep_300s(r->head.keep_seconds),
+                                           .keep_300s = kv_radix_keep_300s(r->head.keep_seconds),
                                            .compute_ms = r->head.compute_ms});
     pthread_mutex_unlock(&c->mutex);
     return true;

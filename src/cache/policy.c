@@ -24,6 +24,11 @@ kv_place_kind kv_policy_likelier(kv_place_kind a, kv_place_kind b) {
     return prior[b] > prior[a] ? b : a;
 }
 
+void kv_hint_join(kv_hint *there, const kv_hint *more) {
+    if (there->keep_seconds < more->keep_seconds) there->keep_seconds = more->keep_seconds;
+    there->kind = kv_policy_likelier(there->kind, more->kind);
+}
+
 static const kv_hint *hint_at(int32_t P, const kv_places *prompt) {
     for (int i = 0; i < prompt->n_hints; i++)
         if (prompt->hints[i].position == P && !prompt->hints[i].is_left_out) return &prompt->hints[i];

@@ -75,6 +75,8 @@ int32_t kv_policy_interval(int32_t block, uint64_t checkpoint_bytes, uint64_t ce
 uint64_t kv_policy_budget(int32_t interval, uint64_t checkpoint_bytes, int32_t n);
 /* Of two kinds of one position the one that is likelier to be asked for. */
 kv_place_kind kv_policy_likelier(kv_place_kind a, kv_place_kind b);
+/* One more hint of the same position: the likelier kind and the longer time count. */
+void kv_hint_join(kv_hint *there, const kv_hint *more);
 
 /* ── chances ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 

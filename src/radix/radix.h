@@ -58,6 +58,11 @@ typedef struct kv_radix_record {
     uint32_t compute_ms; /* what computing its tokens took */
 } kv_radix_record;
 
+/* `keep_300s` of a time in seconds: rounded up, and no more than fits. */
+static inline uint8_t kv_radix_keep_300s(uint32_t seconds) {
+    return seconds < 300u * UINT8_MAX ? (uint8_t)((seconds + 299) / 300) : UINT8_MAX;
+}
+
 typedef struct kv_radix_match {
     kv_radix_node **path; /* full blocks that match by hash, from the root on; owned array, each referenced */
     int n_path;

@@ -55,14 +55,15 @@ kv_gen *kv_gen_new(const kv_gen_params *p) {
 }
 
 void kv_gen_add_hint(kv_gen *g, int32_t position, kv_place_kind kind) {
+    const kv_hint hint = {.position = position, .kind = kind};
     for (int i = 0; i < g->n_hints; i++) {
         if (g->hints[i].position != position) continue;
-        g->hints[i].kind = kv_policy_likelier(g->hints[i].kind, kind);
+        kv_hint_join(&g->hints[i], &hint);
         return;
     }
     if (g->n_hints >= KV_GEN_HINTS) return;
     g->hints = kv_realloc(g->hints, (size_t)(g->n_hints + 1) * sizeof *g->hints);
-    g->hints[g->n_hints++] = (kv_hint){.position = position, .kind = kind};
+    g->hints[g->n_hints++] = hint;
 }
 
 void kv_gen_ref(kv_gen *g) {

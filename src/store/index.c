@@ -271,6 +271,16 @@ static void shorten_wal(kv_index *x) {
     if (sqlite3_wal_checkpoint_v2(x->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK) x->wal_pages = 0;
 }
 
+/* Of a transaction that began (or not: `begun`) under the mutex and came to `code`. Releases the mutex. */
+static kv_status end_change(kv_index *x, int code, bool begun, kv_error *err) {
+    if (code == SQLITE_OK) code = exec(x, "COMMIT");
+    kv_status status = code == SQLITE_OK ? KV_OK : failed(x, code, "change", err);
+    if (code != SQLITE_OK && begun) (void)exec(x, "ROLLBACK");
+    if (code == SQLITE_OK) shorten_wal(x);
+    pthread_mutex_unlock(&x->mutex);
+    return status;
+}
+
 static kv_status change(kv_index *x, int (*one)(kv_index *, const kv_index_row *), const kv_index_row *rows, size_t n,
                         kv_error *err) {
     if (!n) return KV_OK;
@@ -281,12 +291,7 @@ static kv_status change(kv_index *x, int (*one)(kv_index *, const kv_index_row *
         code = one(x, &rows[i]);
         if (code == SQLITE_DONE) code = SQLITE_OK;
     }
-    if (code == SQLITE_OK) code = exec(x, "COMMIT");
-    kv_status status = code == SQLITE_OK ? KV_OK : failed(x, code, "change", err);
-    if (code != SQLITE_OK && begun) (void)exec(x, "ROLLBACK");
-    if (code == SQLITE_OK) shorten_wal(x);
-    pthread_mutex_unlock(&x->mutex);
-    return status;
+    return end_change(x, code, begun, err);
 }
 
 kv_status kv_index_put(kv_index *x, const kv_index_row *rows, size_t n, kv_error *err) {
@@ -310,12 +315,7 @@ kv_status kv_index_add_places(kv_index *x, const uint64_t *kept, const uint64_t 
         sqlite3_reset(x->add_place);
         if (code == SQLITE_DONE) code = SQLITE_OK;
     }
-    if (code == SQLITE_OK) code = exec(x, "COMMIT");
-    kv_status status = code == SQLITE_OK ? KV_OK : failed(x, code, "change", err);
-    if (code != SQLITE_OK && begun) (void)exec(x, "ROLLBACK");
-    if (code == SQLITE_OK) shorten_wal(x);
-    pthread_mutex_unlock(&x->mutex);
-    return status;
+    return end_change(x, code, begun, err);
 }
 
 kv_status kv_index_get_places(kv_index *x, uint64_t *kept, uint64_t *hits, kv_error *err) {
