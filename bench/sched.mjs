@@ -21,10 +21,10 @@ const server = await startServer({ args, binary });
 const post = (prompt, n, more) => fetch(`${server.url}/completion`, { method: 'POST', ...more,
   body: JSON.stringify({ prompt, n_predict: n, temperature: 0, ignore_eos: true, stream: true, return_tokens: true }) });
 
-/** ms to the first token of a prompt that nobody has asked before. */
-async function ttft(n) {
+/** ms to the first token of a prompt; of n tokens that nobody has asked before, behind `known`. */
+async function ttft(n, known = []) {
   const start = performance.now();
-  for await (const { data, at } of events(await post(fresh(n), 1))) if (data && JSON.parse(data).tokens?.length) return at - start;
+  for await (const { data, at } of events(await post([...known, ...fresh(n)], 1))) if (data && JSON.parse(data).tokens?.length) return at - start;
   throw new Error('no token came');
 }
 
@@ -46,13 +46,15 @@ async function decoding() {
   return { gaps: () => gaps.splice(0), stop: async () => { gone.abort(); await over; } };
 }
 
-// One minimum batch: what a prompt of the smallest chunk and its last token takes, less that token.
+// One minimum batch: what the smallest chunk and a last token take behind LONG tokens, less that token. The last batches
+// of a long prompt are those that take longest.
 const smallest = Number(/(\d+) at least while others decode/.exec(execFileSync(binary, ['serve', ...args, '--check'], { encoding: 'utf8' }))[1]);
 const seen = { gap: [], beside: [], alone: [], batch: [], six: [], big: [], ideal: [] };
 await ttft(LONG); // speeds are learned
 for (let i = 0; i < Number(rounds); i++) {
-  seen.batch.push(await ttft(smallest + 1) - await ttft(1));
-  seen.alone.push(await ttft(LONG));
+  const known = fresh(LONG);
+  seen.alone.push(await ttft(0, known));
+  seen.batch.push(await ttft(smallest + 1, known) - await ttft(1, known));
   const stream = await decoding();
   stream.gaps();
   seen.beside.push(await ttft(LONG));
@@ -63,7 +65,7 @@ for (let i = 0; i < Number(rounds); i++) {
   const sorted = [...alone].sort((a, b) => a - b);
   seen.big.push(alone.reduce((a, b) => a + b, 0));
   seen.ideal.push(mean(sorted.map((_, k) => sorted.slice(0, k + 1).reduce((a, b) => a + b, 0))));
-  seen.six.push(mean(await Promise.all(MIXED.map(ttft))));
+  seen.six.push(mean(await Promise.all(MIXED.map((n) => ttft(n)))));
 }
 await server.stop();
 

@@ -3,15 +3,19 @@
 //
 // usage: node tests/http-node/scenario-table.mjs [--out FILE] [--shapes "S4 F7"] [--models "SmolLM2;…"] [--normal | --exact]
 //        [--context N] [--threads N]   no context is larger than N: a try in minutes; threads where others work, too
+//        [--keep FILE]   what was within its bound is written there, and not run again by the next call of the same program:
+//                        the shapes that are times when the machine does nothing else, say, or after a cut
 //   with a choice of shapes or models, or of one mode, the table goes to standard output (or to FILE)
-import { readFileSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { skipped, tryShape, worst } from './scenario-run.mjs';
 import { tableModels } from './scenario-models.mjs';
 import { shapes } from './scenario-shapes.mjs';
 import { Cold, World } from './scenario-world.mjs';
+import { binary } from './server.mjs';
 
-const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
+const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, keep: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
 const chosen = given.shapes?.split(/[ ,]+/);
 const models = given.models ? given.models.split(';').map((name) => tableModels.find((m) => m.name === name) ?? fail(name)) : tableModels;
 if (given.context) for (const m of models) m.context = Math.min(m.context, Number(given.context));
@@ -37,9 +41,28 @@ function spent() {
   } catch { return NaN; }
 }
 
+const column = (model, life, exact) => `${model.name}/${model.context}/${life}/${exact}`;
 const cells = new Map(); // `${shape} ${column}` → text
-const column = (model, life, exact) => `${model.name}/${life}/${exact}`;
 const failures = [];
+const earlier = new Map(); // of --keep
+let earlierSeconds = 0;
+const program = `${createHash('sha256').update(readFileSync(binary)).digest('hex')}, seed ${seed}`;
+if (given.keep && existsSync(given.keep)) {
+  const kept = JSON.parse(readFileSync(given.keep, 'utf8'));
+  if (kept.program !== program) {
+    console.error(`scenarios: what ${given.keep} has was counted with another program or seed; remove it to begin anew`);
+    process.exit(2);
+  }
+  for (const [key, text] of Object.entries(kept.cells)) earlier.set(key, text);
+  earlierSeconds = kept.seconds;
+}
+const elapsed = () => Math.round(earlierSeconds + (performance.now() - began) / 1000);
+function keep(key, text) {
+  cells.set(key, text);
+  if (!given.keep) return;
+  earlier.set(key, text);
+  writeFileSync(given.keep, JSON.stringify({ program, seconds: elapsed(), cells: Object.fromEntries(earlier) }));
+}
 for (const model of models) {
   for (const exact of modes) {
     const cold = new Cold(model, exact);
@@ -53,10 +76,14 @@ for (const model of models) {
           cells.set(key, `– ${why}`);
           continue;
         }
+        if (earlier.has(key)) {
+          cells.set(key, earlier.get(key));
+          continue;
+        }
         const at = performance.now();
         try {
           const { rows: counted, notes } = await tryShape(world, shape, { everyApi: true });
-          cells.set(key, [told(worst(counted)), ...notes].join('; '));
+          keep(key, [told(worst(counted)), ...notes].join('; '));
         } catch (error) {
           failures.push(`${shape.id}, ${model.name}, ${life}${exact ? ', --exact' : ''}: ${error.message}`);
           cells.set(key, `**${told(worst(error.rows ?? []))}: failed**`);
@@ -82,9 +109,10 @@ function table(exact) {
   return lines.join('\n');
 }
 
-const seconds = Math.round((performance.now() - began) / 1000);
-const partial = chosen || given.models || given.context || given.threads || modes.length < 2;
-const asked = process.argv.slice(2).filter((a, i, all) => a !== '--out' && all[i - 1] !== '--out');
+const seconds = elapsed();
+const partial = chosen || given.models || given.context || modes.length < 2;
+const silent = ['--out', '--keep', '--threads']; // which change nothing that is counted
+const asked = process.argv.slice(2).filter((a, i, all) => !silent.includes(a) && !silent.includes(all[i - 1]));
 const command = partial ? `scripts/scenarios.sh build ${asked.map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
 const page = `# Scenarios
 
