@@ -51,8 +51,8 @@ export const quickModels = [
 
 /** Of `make scenarios`. Contexts are what lets it finish in an hour. */
 export const tableModels = [
-  { name: 'SmolLM2', kind: 'full', file: model('SmolLM2-135M-Instruct.Q4_1.gguf'), block: 256, ...words, ...plain, threads: 2, context: 2048 },
-  { name: 'gemma-3-270m', kind: 'window', file: model('gemma-3-270m-q4_k_m.gguf'), block: 256, ...words, ...gemmas, threads: 2, context: 2048 },
+  { name: 'SmolLM2', kind: 'full', file: model('SmolLM2-135M-Instruct.Q4_1.gguf'), block: 256, ...words, ...plain, threads: 2, context: 1024 },
+  { name: 'gemma-3-270m', kind: 'window', file: model('gemma-3-270m-q4_k_m.gguf'), block: 256, ...words, ...gemmas, threads: 2, context: 1024 },
   { name: 'Qwen3.5 shape', kind: 'hybrid', file: model('shape/qwen35-tiny.gguf'), block: 256, ...words, ...qwen35, context: 4096 },
   { name: 'Qwen3.5 shape, SmolLM2 template', kind: 'hybrid', file: model('shape/qwen35-tiny.gguf'), block: 256, ...words, ...plain, context: 4096 },
   { name: 'LFM2 shape, Qwen3.5 template', kind: 'hybrid', file: model('shape/lfm2-tiny.gguf'), block: 256, ...words, ...qwen35, context: 4096 },
