@@ -26,7 +26,7 @@ configured = -DKVASIR_WERROR=$(WERROR) $(CMAKE_ARGS)
 all: ## build build/kvasir
 	@$(call build,release,$(configured),kvasir)
 
-demo: ## from nothing to two answered questions and a table; installs, builds and fetches what is missing
+demo: ## from nothing to five answered questions and a table; installs, builds and fetches what is missing
 	@scripts/demo.sh
 
 test: ## unit tests, then HTTP tests with the official clients

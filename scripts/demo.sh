@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make demo`: from a fresh clone to two answered questions over one document, and a table of what each cost. Installs
+# `make demo`: from a fresh clone to five answered questions over one document, and a table of what each cost. Installs
 # what is missing, builds, fetches SmolLM2 (where it cannot: makes a small random model, and says so), serves on a free
 # port of the loopback, and leaves nothing running.
 set -euo pipefail

@@ -27,8 +27,8 @@ for part in share/man/man1/kvasir.1 share/bash-completion/completions/kvasir; do
   [ -s "$tree/$part" ] || fail "$build has no $part: a build with a sanitizer, or for another machine"
 done
 doc=$tree/share/doc/kvasir
-cp README.md CHANGELOG.md "$doc"
-cp docs/service.md "$doc"
+cp README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$doc"
+cp -R docs "$doc"
 
 licence_of() { # the licence of the package that a library came with, into the file $2
   local package

@@ -3,7 +3,7 @@
 # against kvasir, on local models, and compares the outcomes with tests/llama-server/expected.json. Fails on a failure
 # that is not explained there, and on a pass that is. A run of everything writes docs/compat.md.
 #
-# usage: scripts/llama-server-suite.sh [FILE[::TEST]…]     such as test_basic.py; default: all, 15 to 40 minutes
+# usage: scripts/llama-server-suite.sh [FILE[::TEST]…]     such as test_basic.py; default: all, some minutes
 #   KVASIR_BIN   the program to test (build/kvasir)
 #   SUITE_BIN    another program that takes llama-server's command line as it is, such as a llama-server, to see which
 #                tests pass there on the same stand-in models; outcomes are then only printed

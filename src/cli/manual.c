@@ -94,7 +94,8 @@ static void add_option(kv_buf *out, const kv_opt *opt, const kv_options *default
     kv_buf_adds(out, "\n");
     add_roffs(out, opt->help);
     kv_buf_adds(out, ".");
-    if ((takes_number(opt) && opt->max < 1e6) || opt->kind == OPT_WORD) kv_opt_takes(&takes, opt);
+    if ((takes_number(opt) && opt->max < 1e6) || opt->kind == OPT_WORD || (opt->kind == OPT_LIST && opt->words))
+        kv_opt_takes(&takes, opt);
     if (!(opt->flags & (OPT_ARGV_ONLY | OPT_SECRET))) kv_opt_format(&value, defaults, opt);
     add_sentence(out, "Takes", &takes);
     add_sentence(out, "Default:", &value);
@@ -169,6 +170,8 @@ void kv_manual_page(kv_buf *out) {
                 ".TP\n\\fBCACHE_DIRECTORY\\fR, \\fBSTATE_DIRECTORY\\fR\nDirectories that systemd made for the "
                 "service; they come before XDG_CACHE_HOME, XDG_STATE_HOME and HOME. Without any of them nothing is "
                 "kept on disk.\n"
+                ".TP\n\\fBKVASIR_URL\\fR, \\fBKVASIR_API_KEY\\fR\nThe server that why and status ask "
+                "(http://127.0.0.1:8080; unix:/run/k.sock for a socket), and a key that its key file marks as admin.\n"
                 ".TP\n\\fBNOTIFY_SOCKET\\fR, \\fBWATCHDOG_USEC\\fR\nWhere and how often the service manager wants "
                 "to be told; see\n.BR sd_notify (3).\n"
                 ".SH SIGNALS\n"
@@ -176,7 +179,8 @@ void kv_manual_page(kv_buf *out) {
                 ".TP\n\\fBSIGHUP\\fR\nThe log file is opened anew, and the keys are read again.\n"
                 ".SH FILES\n"
                 ".TP\n\\fI~/.cache/kvasir\\fR\nThe cache, not encrypted; \\-\\-cache\\-dir names another place.\n"
-                ".TP\n\\fI~/.local/state/kvasir\\fR\nWhat was measured once.\n"
+                ".TP\n\\fI~/.local/state/kvasir\\fR\nWhat was measured once, and the stored responses of /v1/responses, "
+                "not encrypted; \\-\\-state\\-dir names another place.\n"
                 ".SH EXIT STATUS\n0 after a clean end, 1 after a failure, 2 for wrong usage.\n");
     add_foreign(out);
     kv_buf_adds(out, ".SH SEE ALSO\n.BR systemd.service (5),\n.BR logrotate (8)\n");

@@ -60,4 +60,12 @@ struct kv_files {
 
 const kv_files *kv_files_real(void); /* static */
 
+/* The same for root who looks at what another user has: is_mine says whether a file is that user's. &out->files can be used
+ * while `out` lives, and is not copied. False, and nothing is made: this process is not root's. */
+typedef struct kv_files_of_user {
+    kv_files files;
+    uint32_t owner;
+} kv_files_of_user;
+bool kv_files_as_root(kv_files_of_user *out, uint32_t owner);
+
 #endif

@@ -629,6 +629,38 @@ static void warm_follows_no_link(void **state) {
     assert_int_equal(number("records"), 3 * N - 1);
 }
 
+/* As root finds the directory of a systemd service. */
+static void give_to(const char *path, uid_t owner) {
+    assert_int_equal(lchown(path, owner, (gid_t)owner), 0);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char child[600];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        snprintf(child, sizeof child, "%s/%s", path, e->d_name);
+        give_to(child, owner);
+    }
+    if (d) closedir(d);
+}
+
+static void root_looks_at_what_is_anothers(void **state) {
+    (void)state;
+    static rec r[N];
+    char path[400];
+    if (geteuid() != 0) skip(); /* only root can make files that are another's */
+    make_all(r, ns_of("SmolLM2", "default"));
+    give_to(dir, 54321);
+    path_of(path, dir, &r[3].head);
+    assert_int_equal(lchown(path, 0, 0), 0); /* not its owner's: not the cache's */
+    assert_ends(CACHE("stat --json"), 0);
+    assert_int_equal(number("records"), 3 * N - 1);
+    assert_ends(CACHE("export %.12s %s", hex_of("gemma-3", "default"), file), 0);
+    assert_ends(CACHE("verify --dry-run"), 0);
+    assert_ends(CACHE("verify"), 1);
+    assert_said(&errors, "belongs to another user");
+    give_to(dir, 0);
+    assert_ends(CACHE("verify"), 0);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -651,6 +683,7 @@ int main(void) {
         T(rm_asks_the_server_too),
         T(warms),
         T(warm_follows_no_link),
+        T(root_looks_at_what_is_anothers),
     };
     int status = cmocka_run_group_tests(tests, NULL, NULL);
     kv_buf_free(&out);
