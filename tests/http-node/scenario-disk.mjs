@@ -311,7 +311,7 @@ export const diskShapes = [
   {
     id: 'S22', what: '10 forks of one 10K prefix', expect: "attention bytes ≤ 1.02 × (one + the forks' own)", life: 'restart',
     async run(t) {
-      const OWN = 256, FORKS = 10, prefix = Math.floor(t.n(10000) / 256) * 256;
+      const OWN = 256, FORKS = 10, prefix = Math.floor(Math.min(t.n(10000), t.model.context - OWN - 8) / 256) * 256;
       const disk = new Disk(t);
       const ids = (await t.world.tokens(t.text(prefix))).slice(0, prefix);
       assert.equal(ids.length, prefix);
