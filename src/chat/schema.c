@@ -22,6 +22,7 @@ typedef struct walk {
     bool strict;
     json_t **seen; /* owned list: nodes that were walked, or are being walked. No walked node is freed before the end */
     size_t n_seen, cap_seen;
+    json_t *kept; /* owned array: what was taken out. References lead into it, and it may be what is being walked */
     int depth;
     bool root_copied; /* $defs has a copy of the root */
     kv_error *err;
@@ -43,10 +44,18 @@ static place item(const place *at, const char *name, size_t i) {
     return p;
 }
 
+/* Removes a member, which lives on to the end of the walk. */
+static void take_out(walk *w, json_t *s, const char *name) {
+    json_t *value = json_object_get(s, name);
+    if (!value) return;
+    json_array_append(w->kept, value);
+    json_object_del(s, name);
+}
+
 /* Not supported here: an error, or the keyword goes. `why` is empty or begins with a blank. */
 static kv_status drop(walk *w, json_t *s, const char *keyword, const place *at, const char *why) {
     if (!w->strict) {
-        json_object_del(s, keyword);
+        take_out(w, s, keyword);
         return KV_OK;
     }
     return kv_fail_field(w->err, at->path,
@@ -259,7 +268,11 @@ static void copy_root(walk *w) {
     if (w->root_copied) return;
     w->root_copied = true;
     json_t *defs = json_object_get(w->root, "$defs");
-    if (!json_is_object(defs)) json_object_set_new(w->root, "$defs", defs = json_object());
+    if (!json_is_object(defs)) {
+        take_out(w, w->root, "$defs");
+        json_object_set_new(w->root, "$defs", defs = json_object());
+    }
+    take_out(w, defs, ROOT_COPY);
     json_t *copy = json_deep_copy(w->original);
     json_object_del(copy, "$defs");
     json_object_set_new(defs, ROOT_COPY, copy);
@@ -385,11 +398,11 @@ static kv_status walk_all_of(walk *w, json_t *s, const place *at) {
     if (json_array_size(list) == 1 && json_is_object(json_array_get(list, 0))) { /* as if it stood here itself */
         kv_status st = alone(w, s, "allOf", type, at);
         if (st != KV_OK) return st;
-        json_t *only = json_incref(json_array_get(list, 0));
-        if (json_object_get(only, "$ref")) json_object_del(s, "type");
-        json_object_del(s, "allOf");
+        json_t *only = json_array_get(list, 0);
+        if (json_object_get(only, "$ref")) take_out(w, s, "type");
+        take_out(w, s, "allOf");
+        json_array_append_new(w->kept, json_copy(s)); /* some of its members may be replaced */
         json_object_update(s, only);
-        json_decref(only);
         return walk_body(w, s, at);
     }
     kv_status st = alone(w, s, "allOf", type, at);
@@ -460,7 +473,7 @@ static kv_status walk_string(walk *w, json_t *s, const place *at) {
     snprintf(what, sizeof what, " here: it %.180s", why.message);
     kv_buf_free(&tidy);
     if (st != KV_OK) return drop(w, s, "pattern", at, what);
-    json_object_del(s, "format");
+    take_out(w, s, "format");
     char beside[40];
     snprintf(beside, sizeof beside, " beside '%s'", pattern ? "pattern" : "format");
     if (json_object_get(s, "minLength")) st = drop(w, s, "minLength", at, beside);
@@ -509,14 +522,15 @@ static kv_status walk_object(walk *w, json_t *s, const place *at) {
     if (st != KV_OK) return st;
     if (properties && !json_is_object(properties)) return wrong(w, "properties", at, "an object of schemas");
     const char *name;
-    json_t *value;
-    void *next;
+    json_t *value, *names = json_copy(properties); /* a reference to "…/properties" takes members out meanwhile */
     place inside = below(at, "properties");
-    json_object_foreach_safe(properties, next, name, value) {
+    json_object_foreach(names, name, value) {
         place p = below(&inside, name);
-        st = walk_member(w, properties, name, &p);
-        if (st != KV_OK) return st;
+        if (json_object_get(properties, name)) st = walk_member(w, properties, name, &p);
+        if (st != KV_OK) break;
     }
+    json_decref(names);
+    if (st != KV_OK) return st;
     if (!additional || json_is_boolean(additional)) return KV_OK;
     place p = below(at, "additionalProperties");
     return walk_member(w, s, "additionalProperties", &p);
@@ -540,8 +554,9 @@ static kv_status walk_array(walk *w, json_t *s, const place *at) {
     if (prefix) {
         if (!json_is_array(prefix)) return wrong(w, "prefixItems", at, "an array of schemas that is not empty");
         if (items && !json_is_boolean(items)) st = drop(w, s, "items", at, " beside 'prefixItems'");
-        json_object_del(s, st == KV_OK ? "items" : "");
-        return st == KV_OK ? walk_tuple(w, s, "prefixItems", at) : st;
+        if (st != KV_OK) return st;
+        take_out(w, s, "items");
+        return walk_tuple(w, s, "prefixItems", at);
     }
     if (!items) return KV_OK;
     place p = below(at, "items");
@@ -719,11 +734,13 @@ kv_status kv_chat_schema(json_t **out, const json_t *schema, const char *path, b
     kv_status sized = kv_chat_schema_size(schema, path, err);
     if (sized != KV_OK) return sized;
     walk w = {.original = schema, .root = json_deep_copy(schema), .base = path, .strict = strict, .err = err};
+    w.kept = json_array();
     place at = {{0}};
     snprintf(at.path, sizeof at.path, "%.90s", path);
     kv_status st = walk_node(&w, w.root, &at);
     if (st == KV_OK) *out = json_incref(w.root);
     json_decref(w.root);
+    json_decref(w.kept);
     free(w.seen);
     return st;
 }

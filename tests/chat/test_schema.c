@@ -256,6 +256,58 @@ static void test_loops(void **state) {
     json_decref(root);
 }
 
+/* References back into what is rewritten while it is walked: nothing in use may be freed, whatever the answer is. */
+static void test_rewritten_while_walked(void **state) {
+    (void)state;
+    static const struct {
+        kv_status st;
+        bool strict;
+        const char *text;
+    } rows[] = {
+        {KV_OK, false,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/P/not'}},'$defs':{'P':{'type':'string','not':{"
+         "'type':'object','properties':{'y':{'$ref':'#/$defs/P'},'z':{'type':'string'}}}}}}"},
+        {KV_OK, true,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/P/allOf/0'}},'$defs':{'P':{'allOf':[{"
+         "'type':'object','properties':{'y':{'$ref':'#/$defs/P'},'z':{'type':'string'}},"
+         "'additionalProperties':{'type':'string'}}]}}}"},
+        /* the properties as a schema of their own, which loses some */
+        {KV_OK, false,
+         "{'type':'object','properties':{'a':{'$ref':'#/properties'},'not':{'type':'string'},"
+         "'if':{'type':'string'},'z':{'type':'string'}}}"},
+        /* where the copy of the root goes */
+        {KV_INVALID, true,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/0'}},'$defs':[{'type':'object','properties':{"
+         "'y':{'$ref':'#'},'z':{'type':'string'}}}]}"},
+        {KV_OK, true,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/kvasir-root'}},'$defs':{'kvasir-root':{"
+         "'type':'object','properties':{'y':{'$ref':'#'},'z':{'type':'string'}}}}}"},
+        /* a member that the only part of an allOf has, too */
+        {KV_OK, true,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/N/$defs/X'}},'$defs':{'N':{'allOf':[{"
+         "'type':'string','$defs':{}}],'$defs':{'X':{'type':'object','properties':{"
+         "'y':{'$ref':'#/$defs/N'},'z':{'type':'string'}}}}}}}"},
+        {KV_OK, false,
+         "{'type':'object','properties':{'a':{'$ref':'#/$defs/N/items'}},'$defs':{'N':{'type':'array',"
+         "'prefixItems':[{'type':'string'}],'items':{'type':'object','properties':{"
+         "'y':{'$ref':'#/$defs/N'},'z':{'type':'string'}}}}}}"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_error_t je;
+        char *text = kv_strdup(rows[i].text);
+        for (char *c = text; *c; c++) *c = *c == '\'' ? '"' : *c;
+        json_t *root = json_loads(text, 0, &je), *out;
+        free(text);
+        if (!root) fail_msg("bad JSON in the test: %s", rows[i].text);
+        kv_error err = {0};
+        if (kv_chat_schema(&out, root, "s", rows[i].strict, &err) != rows[i].st)
+            fail_msg("row %zu: %s", i, err.message);
+        if (out) assert_true(json_is_object(json_object_get(json_object_get(out, "properties"), "a")));
+        json_decref(out);
+        json_decref(root);
+    }
+}
+
 /* A name of n characters, as a property's and as a reference's. */
 static void try_name(size_t n, kv_status expected) {
     char *name = kv_alloc(n + 1), *ref = kv_alloc(n + 9);
@@ -361,6 +413,7 @@ int main(void) {
         cmocka_unit_test(test_good),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_rewritten_while_walked),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_many_properties),
         cmocka_unit_test(test_optional_properties),
