@@ -53,6 +53,7 @@ bool kv_utf8_valid(const char *s, size_t n) {
 
 kv_status kv_json_check_depth(const char *text, size_t n, kv_error *err) {
     int depth = 0;
+    size_t n_containers = 0, n_marks = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
@@ -62,13 +63,22 @@ kv_status kv_json_check_depth(const char *text, size_t n, kv_error *err) {
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
+            n_containers++;
             if (++depth > KV_JSON_MAX_DEPTH)
                 return kv_fail(err, KV_INVALID, "invalid JSON: nested deeper than %d levels at byte %zu",
                                KV_JSON_MAX_DEPTH, i);
         } else if (c == '}' || c == ']') {
             depth--;
+        } else if (c == ',' || c == ':') {
+            n_marks++;
         }
     }
+    if (n_containers > KV_JSON_MAX_CONTAINERS)
+        return kv_fail(err, KV_INVALID, "the JSON has %zu objects and arrays; at most %d are possible", n_containers,
+                       KV_JSON_MAX_CONTAINERS);
+    if (n_containers + n_marks > KV_JSON_MAX_VALUES)
+        return kv_fail(err, KV_INVALID, "the JSON has %zu values and names of members; at most %d are possible",
+                       n_containers + n_marks, KV_JSON_MAX_VALUES);
     return KV_OK;
 }
 

@@ -145,6 +145,41 @@ static void json_refuses_what_it_cannot_carry(void **state) {
     json_decref(v);
 }
 
+/* n times `one` in an array. */
+static kv_status check_many(const char *one, size_t n, kv_error *err) {
+    kv_buf text = {0};
+    kv_buf_adds(&text, "[");
+    for (size_t i = 0; i < n; i++) {
+        if (i) kv_buf_adds(&text, ",");
+        kv_buf_adds(&text, one);
+    }
+    kv_buf_adds(&text, "]");
+    kv_status st = kv_json_check_depth(text.data, text.len, err);
+    kv_buf_free(&text);
+    return st;
+}
+
+static void json_has_bounds(void **state) {
+    (void)state;
+    kv_error err = {0};
+    assert_int_equal(check_many("{}", KV_JSON_MAX_CONTAINERS - 1, &err), KV_OK);
+    assert_int_equal(check_many("[]", KV_JSON_MAX_CONTAINERS, &err), KV_INVALID);
+    assert_string_equal(err.message, "the JSON has 1000001 objects and arrays; at most 1000000 are possible");
+    assert_int_equal(check_many("1", KV_JSON_MAX_VALUES, &err), KV_OK);
+    assert_int_equal(check_many("1", KV_JSON_MAX_VALUES + 1, &err), KV_INVALID);
+    assert_string_equal(err.message, "the JSON has 8000001 values and names of members; at most 8000000 are possible");
+    assert_int_equal(check_many("{\"a\":1,\"b\":2}", 999999, &err), KV_OK);
+    assert_int_equal(check_many("{\"a\":1,\"b\":2,\"c\":3,\"d\":4}", 999999, &err), KV_INVALID);
+    /* what stands in a text is no value, and a long prompt, a long conversation and many tools are far from the bounds */
+    assert_int_equal(check_many("\"[{,:\\\"[{,:\"", 1000000, &err), KV_OK);
+    assert_int_equal(check_many("12345", 1000000, &err), KV_OK);
+    assert_int_equal(
+        check_many("{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\",\"cache_control\":{}}],"
+                   "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]}",
+                   100000, &err),
+        KV_OK);
+}
+
 static void json_errors_carry_no_text(void **state) {
     (void)state;
     json_t *v;
@@ -179,6 +214,7 @@ int main(void) {
         cmocka_unit_test(utf8_edges),
         cmocka_unit_test(json_numbers_in_any_spelling),
         cmocka_unit_test(json_refuses_what_it_cannot_carry),
+        cmocka_unit_test(json_has_bounds),
         cmocka_unit_test(json_errors_carry_no_text),
         cmocka_unit_test(json_quote_takes_any_bytes),
         cmocka_unit_test(virtual_clock_only_moves_by_hand),
