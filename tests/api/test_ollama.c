@@ -124,6 +124,62 @@ static void messages_become_openai_s(void **state) {
     json_decref(in);
 }
 
+/* Many calls in one message, some of one name or one id, answered in another order. */
+static void many_calls_are_answered(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    kv_error err = {0};
+    json_t *calls = json_array(), *in = json_array(), *out;
+    json_array_append_new(in, json_pack("{s:s, s:O}", "role", "assistant", "tool_calls", calls));
+    for (int i = 0; i < N; i++) {
+        char id[16], name[16];
+        snprintf(id, sizeof id, "i%d", i);
+        snprintf(name, sizeof name, "n%d", i % 2);
+        json_array_append_new(calls, json_pack("{s:s, s:{s:s}}", "id", id, "function", "name", name));
+    }
+    json_decref(calls);
+    for (int i = 0; i < N / 4;
+         i++) { /* the last quarter by id, from its end; then each of the name n1; then the rest */
+        char id[16];
+        snprintf(id, sizeof id, "i%d", N - 1 - i);
+        json_array_append_new(in, json_pack("{s:s, s:s, s:s}", "role", "tool", "tool_call_id", id, "content", "x"));
+    }
+    for (int i = 0; i < N / 2; i++)
+        json_array_append_new(in, json_pack("{s:s, s:s, s:s}", "role", "tool", "tool_name", "n1", "content", "x"));
+    for (int i = 0; i < N / 2; i++) json_array_append_new(in, json_pack("{s:s, s:s}", "role", "tool", "content", "x"));
+    assert_int_equal(kv_ollama_messages(&out, in, &r.app, &err), KV_OK);
+    for (int i = 0; i < N / 4; i++)
+        assert_string_equal(json_string_value(json_object_get(json_array_get(out, 1 + i), "name")),
+                            i % 2 ? "n0" : "n1");
+    for (int i = 0; i < N / 2; i++) {
+        const json_t *by_name = json_array_get(out, 1 + N / 4 + i), *first = json_array_get(out, 1 + 3 * N / 4 + i);
+        char id[16];
+        snprintf(id, sizeof id, "i%d", 2 * i + 1);
+        const char *got = json_string_value(json_object_get(by_name, "tool_call_id"));
+        if (i < N * 3 / 8) assert_string_equal(got, id);
+        else assert_null(got); /* all of the name are answered */
+        snprintf(id, sizeof id, "i%d", 2 * i);
+        got = json_string_value(json_object_get(first, "tool_call_id"));
+        if (i < N * 3 / 8) assert_string_equal(got, id);
+        else assert_null(got);
+    }
+    json_decref(out);
+    while (json_array_size(in) <= 100000) json_array_append(in, json_array_get(in, 1));
+    assert_int_equal(kv_ollama_messages(&out, in, &r.app, &err), KV_INVALID);
+    assert_string_equal(err.message, "'messages' has 100001 messages; at most 100000 are possible");
+    assert_null(out);
+    json_decref(in);
+    in = json_of("[{'role':'assistant','tool_calls':[{'id':'x','function':{'name':'a'}},{'id':'x','function':{'name':"
+                 "'b'}}]},{'role':'tool','tool_call_id':'x'},{'role':'tool','tool_call_id':'x'},{'role':'tool',"
+                 "'tool_call_id':'x'}]");
+    assert_int_equal(kv_ollama_messages(&out, in, &r.app, &err), KV_OK);
+    assert_string_equal(str_at(out, "1.name"), "a");
+    assert_string_equal(str_at(out, "2.name"), "b");
+    assert_null(at(out, "3.name"));
+    json_decref(out);
+    json_decref(in);
+}
+
 static void errors_have_ollama_s_names(void **state) {
     (void)state;
     kv_error err = {0};
@@ -182,6 +238,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(names, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(options_become_openai_s, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(messages_become_openai_s, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(many_calls_are_answered, open_rig, close_rig),
         cmocka_unit_test(errors_have_ollama_s_names),
         cmocka_unit_test(closes_when_asked),
     };

@@ -11,10 +11,22 @@
 
 #include "api/ollama/ollama.h"
 #include "chat/media.h"
+#include "chat/messages.h"
 
-/* Calls of the last assistant's message that no tool has answered: {"id", "name"}. */
+enum { BY_ID, BY_NAME };
+
+/* A call of the last assistant's message. Those of one id and those of one name are lists, in their order. */
+typedef struct open_call {
+    json_t *text[2]; /* its id and its name; borrowed from the translated message */
+    size_t next[2];  /* the next call that has the same; NONE behind the last */
+    bool answered;
+} open_call;
+#define NONE SIZE_MAX
+
 typedef struct reading {
-    json_t *open; /* owned array */
+    open_call *calls; /* owned */
+    size_t n_open, cap, first;
+    json_t *heads[2]; /* owned: an id or a name → the first of its list in `calls` that may be open */
     int n_calls;
 } reading;
 
@@ -28,16 +40,34 @@ static json_t *translate_call(reading *r, const json_t *call) {
     json_t *copy = json_copy((json_t *)call);
     if (!json_is_object(call)) return copy;
     if (!kv_json_get(copy, "id")) json_object_set_new(copy, "id", new_id(r));
-    const json_t *name = json_object_get(json_object_get(copy, "function"), "name");
-    if (json_is_string(name))
-        json_array_append_new(r->open, json_pack("{s:O, s:O}", "id", json_object_get(copy, "id"), "name", name));
+    json_t *name = json_object_get(json_object_get(copy, "function"), "name");
+    if (!json_is_string(name)) return copy;
+    if (r->n_open == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 8;
+        r->calls = kv_realloc(r->calls, r->cap * sizeof *r->calls);
+    }
+    r->calls[r->n_open++] = (open_call){.text = {json_object_get(copy, "id"), name}, .next = {NONE, NONE}};
     return copy;
+}
+
+/* From the last to the first, so that each list begins with its first. */
+static void link_calls(reading *r) {
+    for (size_t i = r->n_open; i-- > 0;) {
+        for (int by = BY_ID; by <= BY_NAME; by++) {
+            const char *key = json_string_value(r->calls[i].text[by]);
+            if (!key) continue; /* an id that is no text is refused later */
+            const json_t *head = json_object_get(r->heads[by], key);
+            if (head) r->calls[i].next[by] = (size_t)json_integer_value(head);
+            json_object_set_new(r->heads[by], key, json_integer((json_int_t)i));
+        }
+    }
 }
 
 static void translate_calls(reading *r, json_t *to, const json_t *msg) {
     json_t *calls = kv_json_get(msg, "tool_calls"), *call;
     size_t i;
-    json_array_clear(r->open);
+    r->n_open = r->first = 0;
+    for (int by = BY_ID; by <= BY_NAME; by++) json_object_clear(r->heads[by]);
     if (!calls) return;
     if (!json_is_array(calls)) {
         json_object_set(to, "tool_calls", calls);
@@ -46,25 +76,37 @@ static void translate_calls(reading *r, json_t *to, const json_t *msg) {
     json_t *list = json_array();
     json_array_foreach(calls, i, call) json_array_append_new(list, translate_call(r, call));
     json_object_set_new(to, "tool_calls", list);
+    link_calls(r);
+}
+
+static open_call *first_of(reading *r, int by, const json_t *text) {
+    const char *key = json_string_value(text);
+    const json_t *head = key ? json_object_get(r->heads[by], key) : NULL;
+    if (!head) return NULL;
+    size_t i = (size_t)json_integer_value(head);
+    while (i != NONE && r->calls[i].answered) i = r->calls[i].next[by];
+    if (i == NONE) json_object_del(r->heads[by], key);
+    else json_object_set_new(r->heads[by], key, json_integer((json_int_t)i)); /* who is answered is passed only once */
+    return i == NONE ? NULL : &r->calls[i];
+}
+
+static open_call *first_open(reading *r) {
+    while (r->first < r->n_open && r->calls[r->first].answered) r->first++;
+    return r->first < r->n_open ? &r->calls[r->first] : NULL;
 }
 
 /* The call that a tool's message answers: by id, else the first open one of that name, else the first. */
 static void answer_call(reading *r, json_t *to, const json_t *msg) {
-    json_t *id = kv_json_get(msg, "tool_call_id"), *name = kv_json_get(msg, "tool_name"), *call;
+    json_t *id = kv_json_get(msg, "tool_call_id"), *name = kv_json_get(msg, "tool_name");
     if (!name) name = kv_json_get(msg, "name");
-    size_t i, found = SIZE_MAX;
-    json_array_foreach(r->open, i, call) {
-        const json_t *mine = id ? id : name, *its = json_object_get(call, id ? "id" : "name");
-        if (mine && !json_equal(mine, its)) continue;
-        found = i;
-        break;
+    open_call *call = id ? first_of(r, BY_ID, id) : name ? first_of(r, BY_NAME, name) : first_open(r);
+    if (call) {
+        call->answered = true;
+        if (!id) id = call->text[BY_ID];
+        if (!name) name = call->text[BY_NAME];
     }
-    call = found == SIZE_MAX ? NULL : json_array_get(r->open, found);
-    if (!id) id = json_object_get(call, "id");
-    if (!name) name = json_object_get(call, "name");
     if (id) json_object_set(to, "tool_call_id", id);
     if (name) json_object_set(to, "name", name);
-    if (call) json_array_remove(r->open, found);
 }
 
 kv_status kv_ollama_images(json_t *parts, const json_t *images, const char *path, const kv_app *app, kv_error *err) {
@@ -137,7 +179,11 @@ kv_status kv_ollama_messages(json_t **out, const json_t *messages, const kv_app 
         *out = messages ? json_incref((json_t *)messages) : NULL;
         return KV_OK;
     }
-    reading r = {.open = json_array()};
+    *out = NULL;
+    if (json_array_size(messages) > KV_CHAT_MAX_MESSAGES)
+        return kv_fail_field(err, "messages", "'messages' has %zu messages; at most %d are possible",
+                             json_array_size(messages), KV_CHAT_MAX_MESSAGES);
+    reading r = {.heads = {json_object(), json_object()}};
     json_t *list = json_array(), *msg;
     size_t i;
     kv_status st = KV_OK;
@@ -145,11 +191,10 @@ kv_status kv_ollama_messages(json_t **out, const json_t *messages, const kv_app 
         st = translate_message(list, &r, msg, i, app, err);
         if (st != KV_OK) break;
     }
-    json_decref(r.open);
-    *out = list;
-    if (st == KV_OK) return KV_OK;
-    json_decref(list);
-    *out = NULL;
+    for (int by = BY_ID; by <= BY_NAME; by++) json_decref(r.heads[by]);
+    free(r.calls);
+    if (st == KV_OK) *out = list;
+    else json_decref(list);
     return st;
 }
 
