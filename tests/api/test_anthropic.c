@@ -76,6 +76,43 @@ static void test_conversations(void **state) {
     }
 }
 
+/* Many blocks that add to one text; a breakpoint in their midst has what stands before it. */
+static void test_many_blocks(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    json_t *system = json_array(), *thinking = json_array();
+    kv_buf joined = {0}, thought = {0};
+    for (int i = 0; i < N; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "t%d", i);
+        kv_buf_addf(&joined, "%s%s", i ? "\n" : "", text);
+        kv_buf_addf(&thought, "%s", text);
+        json_array_append_new(system, json_pack("{s:s, s:s}", "type", "text", "text", text));
+        json_array_append_new(thinking, json_pack("{s:s, s:s}", "type", "thinking", "thinking", text));
+    }
+    json_object_set_new(json_array_get(system, 1), "cache_control", json_pack("{s:s}", "type", "ephemeral"));
+    json_array_append_new(thinking, json_pack("{s:s, s:s}", "type", "text", "text", "said"));
+    json_t *body =
+        json_pack("{s:i, s:o, s:[{s:s, s:s}, {s:s, s:O}, {s:s, s:s}, {s:s, s:[O]}]}", "max_tokens", 3, "system", system,
+                  "messages", "role", "user", "content", "a", "role", "assistant", "content", thinking, "role", "user",
+                  "content", "b", "role", "assistant", "content", json_array_get(thinking, 7));
+    kv_anthropic a;
+    kv_error err = {0};
+    assert_int_equal(kv_anthropic_read(&a, body, false, &r.app, &err), KV_OK);
+    json_t *messages = json_object_get(a.chat, "messages");
+    assert_string_equal(str_at(messages, "0.content"), kv_buf_str(&joined));
+    assert_string_equal(str_at(messages, "2.reasoning_content"), kv_buf_str(&thought));
+    assert_string_equal(str_at(messages, "2.content"), "said");
+    assert_string_equal(str_at(messages, "4.reasoning_content"), "t7");
+    assert_int_equal(a.n_marks, 1);
+    assert_string_equal(str_at(a.mark[0].messages, "0.content"), "t0\nt1");
+    kv_anthropic_free(&a);
+    json_decref(body);
+    json_decref(thinking);
+    kv_buf_free(&joined);
+    kv_buf_free(&thought);
+}
+
 static const struct {
     const char *fields, *path, *value; /* value NULL: nothing is there */
 } fields[] = {
@@ -397,11 +434,17 @@ static int close_rig(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_signatures),    cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_error_bodies),  cmocka_unit_test(test_whole_and_streamed),
-        cmocka_unit_test(test_silence),       cmocka_unit_test(test_broken_engine),
-        cmocka_unit_test(test_overloaded),    cmocka_unit_test(test_asleep),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_signatures),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_error_bodies),
+        cmocka_unit_test(test_whole_and_streamed),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_broken_engine),
+        cmocka_unit_test(test_overloaded),
+        cmocka_unit_test(test_asleep),
     };
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }

@@ -13,6 +13,9 @@ typedef struct builder {
     json_t *messages; /* owned */
     json_t *open;     /* the last of them, while blocks of its role go on in it; borrowed, NULL = none */
     kv_path at;       /* the block that is read */
+    kv_buf text;      /* owned: a text that many blocks add to, until settle() makes it a member */
+    json_t *text_in;  /* the message that it is of; borrowed, NULL = none */
+    const char *text_name;
 } builder;
 
 /* ── building ──────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -32,14 +35,28 @@ static void add_text(builder *b, const char *role, json_t *text) {
                               json_pack("{s:s, s:O}", "type", "text", "text", text));
 }
 
-/* Appends to the text that `obj` has under `name`. */
-static void append_text(json_t *obj, const char *name, const char *s, size_t n) {
-    const json_t *before = json_object_get(obj, name);
-    kv_buf text = {0};
-    if (before) kv_buf_add(&text, json_string_value(before), json_string_length(before));
-    kv_buf_add(&text, s, n);
-    json_object_set_new(obj, name, kv_json_text(kv_buf_str(&text), text.len));
-    kv_buf_free(&text);
+/* Sets the member that b->text is gathered for. More may be added to it afterwards. */
+static void settle(builder *b) {
+    if (b->text_in) json_object_set_new(b->text_in, b->text_name, kv_json_text(kv_buf_str(&b->text), b->text.len));
+}
+
+/* Appends to the text that `message` has under `name`. */
+static void append_text(builder *b, json_t *message, const char *name, const char *s, size_t n) {
+    if (b->text_in != message || strcmp(b->text_name, name) != 0) {
+        settle(b);
+        const json_t *before = json_object_get(message, name);
+        kv_buf_clear(&b->text);
+        if (before) kv_buf_add(&b->text, json_string_value(before), json_string_length(before));
+        b->text_in = message;
+        b->text_name = name;
+    }
+    kv_buf_add(&b->text, s, n);
+}
+
+/* A breakpoint behind what was read. */
+static kv_status add_mark(builder *b, int32_t keep, const char *at, kv_error *err) {
+    settle(b);
+    return kv_anthropic_add_mark(b->a, b->messages, keep, at, err);
 }
 
 static void add_line(kv_buf *text, const json_t *line) {
@@ -283,9 +300,9 @@ static kv_status add_thinking(builder *b, const json_t *block, kv_error *err) {
     json_t *message = open_message(b, "assistant");
     kv_buf kept = {0};
     if (json_string_length(thinking)) {
-        append_text(message, "reasoning_content", json_string_value(thinking), json_string_length(thinking));
+        append_text(b, message, "reasoning_content", json_string_value(thinking), json_string_length(thinking));
     } else if (signature && kv_anthropic_signed_text(&kept, json_string_value(signature))) {
-        append_text(message, "reasoning_content", kv_buf_str(&kept), kept.len);
+        append_text(b, message, "reasoning_content", kv_buf_str(&kept), kept.len);
     }
     kv_buf_free(&kept);
     return KV_OK;
@@ -340,7 +357,7 @@ static kv_status add_block(builder *b, const char *role, const json_t *block, kv
         st = refuse_block(type, role, b->at.s, err);
     }
     if (inside > keep) keep = inside;
-    return st == KV_OK && keep ? kv_anthropic_add_mark(b->a, b->messages, keep, b->at.s, err) : st;
+    return st == KV_OK && keep ? add_mark(b, keep, b->at.s, err) : st;
 }
 
 /* A role "system" among the messages stands where it stands, as in llama-server; the template decides. */
@@ -380,16 +397,16 @@ static kv_status add_message(builder *b, const json_t *message, const char *at, 
     } else {
         return kv_fail_field(err, p.s, "'%s' must be a string or an array of content blocks", p.s);
     }
-    return keep ? kv_anthropic_add_mark(b->a, b->messages, keep, at, err) : KV_OK;
+    return keep ? add_mark(b, keep, at, err) : KV_OK;
 }
 
 /* ── system ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void add_system(builder *b, const json_t *text) {
     json_t *message = json_array_get(b->messages, 0);
-    if (message) append_text(message, "content", "\n", 1);
+    if (message) append_text(b, message, "content", "\n", 1);
     else json_array_append_new(b->messages, message = json_pack("{s:s}", "role", "system"));
-    append_text(message, "content", json_string_value(text), json_string_length(text));
+    append_text(b, message, "content", json_string_value(text), json_string_length(text));
 }
 
 static kv_status add_system_blocks(builder *b, const json_t *blocks, kv_error *err) {
@@ -408,7 +425,7 @@ static kv_status add_system_blocks(builder *b, const json_t *blocks, kv_error *e
         if (st != KV_OK) return st;
         if (json_string_length(text)) add_system(b, text);
         bool last = i + 1 == json_array_size(blocks);
-        if (keep) st = kv_anthropic_add_mark(b->a, last ? NULL : b->messages, keep, p.s, err);
+        if (keep) st = last ? kv_anthropic_add_mark(b->a, NULL, keep, p.s, err) : add_mark(b, keep, p.s, err);
         if (st != KV_OK) return st;
     }
     return KV_OK;
@@ -455,7 +472,9 @@ kv_status kv_anthropic_messages(json_t **out, kv_anthropic *a, const json_t *bod
     kv_status st = read_system(&b, body, err);
     if (st == KV_OK) st = read_messages(&b, body, err);
     if (st == KV_OK) st = kv_anthropic_cache_control(&keep, body, "", err);
-    if (st == KV_OK && keep) st = kv_anthropic_add_mark(a, b.messages, keep, "cache_control", err);
+    if (st == KV_OK && keep) st = add_mark(&b, keep, "cache_control", err);
+    settle(&b);
+    kv_buf_free(&b.text);
     if (st != KV_OK) {
         json_decref(b.messages);
         return st;
