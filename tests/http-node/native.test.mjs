@@ -82,6 +82,22 @@ test('tokenize with pieces, and back', async () => {
   assert.equal((await ok('/detokenize', { tokens: got.tokens.map((t) => t.id) })).content, 'é<|im_end|>');
 });
 
+test('the answer of tokenize is written compactly, and bounded', async () => {
+  const raw = async (body) => (await fetch(server.url + '/tokenize', { method: 'POST', body: JSON.stringify(body) })).text();
+  const [end] = (await ok('/tokenize', { content: '<|im_end|>' })).tokens;
+  assert.equal(await raw({ content: 'é"' }), '{"tokens":[195,169,34]}');
+  assert.equal(await raw({ content: 'é"<|im_end|>\n', with_pieces: true }), '{"tokens":[{"id":195,"piece":[195]},{"id":169,'
+    + `"piece":[169]},{"id":34,"piece":"\\""},{"id":${end},"piece":"<|im_end|>"},{"id":10,"piece":"\\n"}]}`);
+  assert.equal(await raw({ content: '' }), '{"tokens":[]}');
+  assert.equal(await raw({ content: '', with_pieces: true }), '{"tokens":[]}');
+  const many = Array(2_800_000).fill(195);
+  const { status, json } = await ask(server, '/tokenize', { content: many, with_pieces: true });
+  assert.equal(status, 400);
+  assert.equal(json.error.message,
+    "'content' has 2800000 tokens, and the answer to them would be longer than 64 MiB; send it in parts");
+  assert.equal((await ok('/tokenize', { content: many })).tokens.length, 2_800_000);
+});
+
 test('a slot is saved, erased, restored, and the next request goes on from there', async () => {
   const prompt = 'What is the capital of France, and how do you know? '.repeat(12);
   const first = await ok('/completion', { prompt, id_slot: 1, n_predict: 4 });
