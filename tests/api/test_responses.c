@@ -181,6 +181,50 @@ static void test_messages(void **state) {
                    "[{'role':'assistant','content':'a\\u0000b'}]");
 }
 
+/* Many items that add to one text. */
+static void test_many_items(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    json_t *input = json_array(), *parts = json_array();
+    kv_buf system = {0}, thought = {0}, said = {0};
+    kv_buf_adds(&system, "be");
+    for (int i = 0; i < N; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "t%d", i);
+        kv_buf_addf(&system, "\n\n%s", text);
+        json_array_append_new(input, json_pack("{s:s, s:s}", "role", "developer", "content", text));
+    }
+    json_array_append_new(input, json_pack("{s:s, s:s}", "role", "user", "content", "q"));
+    for (int i = 0; i < N; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "t%d", i);
+        kv_buf_addf(&thought, "%s%s", i ? "\n\n" : "", text);
+        kv_buf_addf(&said, "%s", text);
+        json_array_append_new(input, json_pack("{s:s, s:[{s:s, s:s}]}", "type", "reasoning", "summary", "type",
+                                               "summary_text", "text", text));
+        json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "output_text", "text", text));
+    }
+    json_array_append_new(input, json_pack("{s:s, s:o}", "role", "assistant", "content", parts));
+    json_array_append_new(input, json_pack("{s:s, s:s}", "role", "user", "content", "q"));
+    json_array_append_new(input, json_pack("{s:s, s:s}", "role", "assistant", "content", "other"));
+    json_t *body = json_pack("{s:s, s:o}", "instructions", "be", "input", input);
+    kv_response *read;
+    kv_error err = {0};
+    if (kv_response_read(&read, body, "", &r.app, &err) != KV_OK) fail_msg("%s", err.message);
+    json_t *messages = json_object_get(read->chat, "messages");
+    assert_int_equal(json_array_size(messages), 5);
+    assert_string_equal(str_at(messages, "0.content"), kv_buf_str(&system));
+    assert_string_equal(str_at(messages, "2.reasoning_content"), kv_buf_str(&thought));
+    assert_string_equal(str_at(messages, "2.content"), kv_buf_str(&said));
+    assert_string_equal(str_at(messages, "4.content"), "other");
+    assert_null(at(messages, "4.reasoning_content"));
+    kv_response_free(read);
+    json_decref(body);
+    kv_buf_free(&system);
+    kv_buf_free(&thought);
+    kv_buf_free(&said);
+}
+
 /* ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void check_renamed(const char *field, const char *message, const char *new_field, const char *new_message) {
@@ -318,6 +362,7 @@ int main(void) {
         cmocka_unit_test(test_damaged_items),
         cmocka_unit_test(test_answers_as_sampled),
         T(test_messages),
+        T(test_many_items),
         cmocka_unit_test(test_errors_in_its_own_words),
         T(test_without_a_store),
         T(test_engine_fails_in_a_stream),

@@ -306,11 +306,18 @@ kv_status kv_response_items(json_t *out, const json_t *input, const kv_app *app,
 
 /* ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* A text of a message that many items add to. */
+typedef struct gathered {
+    json_t *message; /* borrowed, NULL = none */
+    kv_buf text;     /* owned; a member of the message from settle() on */
+} gathered;
+
 typedef struct building {
     json_t *messages, *origin;
     json_t *calls;  /* call_id: the tool's name */
     json_t *answer; /* borrowed: the assistant message that is being put together, NULL = none */
     json_int_t at;  /* index of the item in the request's input, negative before */
+    gathered content, reasoning;
 } building;
 
 static json_t *add_message(building *b, json_t *message) {
@@ -329,13 +336,23 @@ static void append(kv_buf *out, const json_t *text) {
     if (text) kv_buf_add(out, json_string_value(text), json_string_length(text));
 }
 
-static void append_text(json_t *message, const char *member, const char *between, const json_t *text) {
-    kv_buf all = {0};
-    append(&all, json_object_get(message, member));
-    if (all.len) kv_buf_adds(&all, between);
-    append(&all, text);
-    json_object_set_new(message, member, kv_json_text(kv_buf_str(&all), all.len));
-    kv_buf_free(&all);
+static void settle(gathered *g, const char *member) {
+    if (g->message) json_object_set_new(g->message, member, kv_json_text(kv_buf_str(&g->text), g->text.len));
+    g->message = NULL;
+    kv_buf_free(&g->text);
+}
+
+/* Appends to a text of the message, `between` in front unless it is empty. */
+static void append_text(building *b, json_t *message, bool reasoning, const char *between, const json_t *text) {
+    const char *member = reasoning ? "reasoning_content" : "content";
+    gathered *g = reasoning ? &b->reasoning : &b->content;
+    if (g->message != message) {
+        settle(g, member);
+        append(&g->text, json_object_get(message, member));
+        g->message = message;
+    }
+    if (g->text.len) kv_buf_adds(&g->text, between);
+    append(&g->text, text);
 }
 
 /* Parts as chat has them: a text where there is but one. */
@@ -372,12 +389,12 @@ static void put_message(building *b, const json_t *item) {
     if (strcmp(role, "assistant") == 0) {
         json_t *part;
         size_t i;
-        if (json_is_string(content)) append_text(answer_of(b), "content", "", content);
+        if (json_is_string(content)) append_text(b, answer_of(b), false, "", content);
         else
             json_array_foreach(content, i, part) if (kv_json_get(part, "text"))
-                append_text(answer_of(b), "content", "", kv_json_get(part, "text"));
+                append_text(b, answer_of(b), false, "", kv_json_get(part, "text"));
     } else if (system && joins_system(b, content)) {
-        append_text(json_array_get(b->messages, 0), "content", "\n\n", content);
+        append_text(b, json_array_get(b->messages, 0), false, "\n\n", content);
     } else {
         if (system && json_array_size(b->messages) == 0) role = "system";
         add_message(b, json_pack("{s:s, s:O}", "role", role, "content", content));
@@ -441,7 +458,7 @@ static void put_reasoning(building *b, const json_t *item) {
     if (!text.len) join_texts(&text, kv_json_get(item, "summary"), "\n\n");
     if (text.len) {
         json_t *s = kv_json_text(text.data, text.len);
-        append_text(answer_of(b), "reasoning_content", "\n\n", s);
+        append_text(b, answer_of(b), true, "\n\n", s);
         json_decref(s);
     }
     kv_buf_free(&text);
@@ -493,6 +510,8 @@ kv_status kv_response_messages(json_t **messages, json_t **origin, const char *i
         st = put_item(&b, item, err);
         if (st != KV_OK) break;
     }
+    settle(&b.content, "content");
+    settle(&b.reasoning, "reasoning_content");
     json_decref(b.calls);
     *messages = b.messages;
     *origin = b.origin;
