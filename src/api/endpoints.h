@@ -15,6 +15,8 @@ kv_status kv_app_require_model(const kv_app *app, kv_error *err);
 /* Bodies, of a model that is there. asleep: as they are to be read once it is not. */
 kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *err);
 void kv_models_write(kv_buf *out, const kv_app *app);
+/* Is this one of the names that the model goes by? */
+bool kv_models_has(const kv_app *app, const char *name);
 void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep); /* n_idle may be NULL */
 
 #define KV_ENDPOINT(name) kv_status name(void *app, kv_http_request *req, kv_http_response *res, kv_error *err)
@@ -22,6 +24,7 @@ void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep); /
 KV_ENDPOINT(kv_serve_health);            /* health.c */
 KV_ENDPOINT(kv_serve_page);              /* health.c: the status page */
 KV_ENDPOINT(kv_serve_models);            /* models.c */
+KV_ENDPOINT(kv_serve_model);             /* models.c: one, by its name */
 KV_ENDPOINT(kv_serve_props);             /* props.c */
 KV_ENDPOINT(kv_serve_set_props);         /* props.c */
 KV_ENDPOINT(kv_serve_slots);             /* slots.c */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/endpoints.h"
 #include "api/native/lora.h"
 #include "api/params_fields.h"
 #include "api/spell.h"
@@ -245,18 +246,11 @@ void kv_params_free(kv_params *p) {
 
 /* ── what comes before any field ───────────────────────────────────────────────────────────────────────────────── */
 
-static bool knows_model(const kv_app *app, const char *name) {
-    if (strcmp(name, app->model_name) == 0) return true;
-    for (int i = 0; i < app->n_aliases; i++)
-        if (strcmp(name, app->aliases[i]) == 0) return true;
-    return false;
-}
-
 kv_status kv_params_check_body(const json_t *body, const kv_app *app, kv_error *err) {
     if (!json_is_object(body)) return kv_fail(err, KV_INVALID, "the request body must be a JSON object");
     const char *model = NULL;
     kv_status st = kv_json_str(&model, body, "model", err);
-    if (st != KV_OK || !app->opt->strict_model || !model || knows_model(app, model)) return st;
+    if (st != KV_OK || !app->opt->strict_model || !model || kv_models_has(app, model)) return st;
     kv_fail_field(err, "model", "the model '%.100s' does not exist; this server has '%s'", model, app->model_name);
     if (err) err->status = KV_NOT_FOUND;
     return KV_NOT_FOUND;

@@ -46,6 +46,7 @@ static const kv_http_route routes[] = {
     OPEN("GET", "/health", kv_serve_health),
     OPEN("GET", "/v1/health", kv_serve_health),
     BOTH("GET", "/models", kv_serve_models),
+    BOTH("GET", "/models/{*}", kv_serve_model),
     BOTH("GET", "/props", kv_serve_props),
     BOTH("POST", "/props", kv_serve_set_props),
     BOTH("GET", "/slots", kv_serve_slots),

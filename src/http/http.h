@@ -59,7 +59,7 @@ void kv_http_openai_error(kv_buf *out, const kv_error *err);
 typedef struct kv_http_route {
     const char *method; /* "GET", "POST", … HEAD is served where GET is; OPTIONS is answered by the server */
     /* Exact, without a trailing slash: "/v1/chat/completions". "/slots/{}": one segment of any text, see
-     * kv_http_segment; of several routes that fit the first counts. */
+     * kv_http_segment; "/models/{*}": all that comes, slashes too; of several routes that fit the first counts. */
     const char *path;
     kv_http_handler handler;
     bool open;                     /* no key needed (/health, /v1/models in llama-server's public list) */
@@ -107,7 +107,7 @@ kv_status kv_http_reload_keys(kv_http *h, kv_error *err); /* on an error the old
 const char *kv_http_method(const kv_http_request *req);
 const char *
 kv_http_path(const kv_http_request *req); /* normalised: prefix, "//", trailing "/" and a doubled "/v1/v1" gone */
-const char *kv_http_segment(const kv_http_request *req); /* what stands for the route's "{}"; "" without one */
+const char *kv_http_segment(const kv_http_request *req); /* what stands for the route's "{}" or "{*}"; "" without one */
 const char *kv_http_query(const kv_http_request *req, const char *name); /* NULL = absent */
 const char *kv_http_get_header(const kv_http_request *req, const char *name);
 int kv_http_count_header(const kv_http_request *req, const char *name); /* how many times it was sent */

@@ -86,14 +86,15 @@ kv_status kv_path_normalise(kv_buf *out, const char *target, const char *prefix,
 }
 
 bool kv_path_fits(const char **segment, size_t *n, const char *pattern, const char *path) {
-    const char *hole = strstr(pattern, "{}");
+    const char *hole = strchr(pattern, '{');
     *segment = NULL;
     *n = 0;
     if (!hole) return strcmp(pattern, path) == 0;
     size_t before = (size_t)(hole - pattern);
     if (strncmp(pattern, path, before) != 0) return false;
-    size_t len = strcspn(path + before, "/");
-    if (len == 0 || strcmp(path + before + len, hole + 2) != 0) return false;
+    bool rest = strcmp(hole, "{*}") == 0;
+    size_t len = rest ? strlen(path + before) : strcspn(path + before, "/");
+    if (len == 0 || (!rest && strcmp(path + before + len, hole + 2) != 0)) return false;
     *segment = path + before;
     *n = len;
     return true;

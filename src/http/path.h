@@ -22,7 +22,8 @@
 kv_status kv_path_normalise(kv_buf *out, const char *target, const char *prefix, kv_error *err);
 
 /* Does `path` fit a route's pattern? Equal, but for one segment "{}" of the pattern, which any segment that is not empty
- * fits: "/slots/{}" fits "/slots/3". *segment, when it fits: that segment, *n bytes of `path`; NULL without a "{}". */
+ * fits: "/slots/{}" fits "/slots/3"; or for its end "{*}", which any rest that is not empty fits, slashes included.
+ * *segment, when it fits: that segment or rest, *n bytes of `path`; NULL without one. */
 bool kv_path_fits(const char **segment, size_t *n, const char *pattern, const char *path);
 
 #endif

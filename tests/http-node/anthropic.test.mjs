@@ -369,7 +369,7 @@ describe('keys, models and images', { skip: noTemplate }, () => {
   const picture = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } };
   before(async () => {
     writeFileSync(keys, 'sk-one\n', { mode: 0o600 });
-    server = await start(fakeArgs('--api-key-file', keys, '--strict-model', '--alias', 'local', '--on-image', 'placeholder'));
+    server = await start(fakeArgs('--api-key-file', keys, '--strict-model', '--alias', 'local,someone/local:q4', '--no-ui', '--on-image', 'placeholder'));
   });
 
   test('x-api-key and Bearer', async () => {
@@ -389,6 +389,34 @@ describe('keys, models and images', { skip: noTemplate }, () => {
       assert.equal(e.type, 'not_found_error');
       return true;
     });
+  });
+
+  test('models by their names', async () => {
+    const client = clientOf(server, { apiKey: 'sk-one' });
+    const one = await client.models.retrieve('local');
+    assert.equal(one.id, 'local');
+    assert.equal(one.type, 'model');
+    assert.equal(one.display_name, 'local');
+    assert.equal(one.max_input_tokens, 16384);
+    assert.equal(Date.parse(one.created_at) / 1000, one.created);
+    assert.deepEqual(await client.models.retrieve('someone/local:q4'), one);
+    const get = async (where) => (await fetch(`${server.url}${where}`, { headers: { 'x-api-key': 'sk-one' } })).json();
+    assert.deepEqual(await get('/models/someone/local:q4'), one);
+    assert.equal((await get('/v1/models/claude-9')).error.code, 'model_not_found');
+    await assert.rejects(client.models.retrieve('claude-9'), (e) => {
+      assert.ok(e instanceof Anthropic.NotFoundError);
+      assert.equal(e.type, 'not_found_error');
+      assert.match(e.message, /'claude-9'/);
+      return true;
+    });
+    await assert.rejects(clientOf(server, { apiKey: 'sk-two' }).models.retrieve('local'), Anthropic.AuthenticationError);
+  });
+
+  test('without a page a server says by HEAD that it is there', async () => {
+    assert.equal((await fetch(server.url)).status, 404);
+    const response = await fetch(server.url, { method: 'HEAD' });
+    assert.equal(response.status, 200);
+    assert.match(response.headers.get('content-type'), /^text\/plain/);
   });
 
   test('an image is the same text each time', async () => {

@@ -29,6 +29,20 @@ describe('the openai client', { skip: skipAll }, () => {
     assert.equal(list.data[0].max_model_len, 2048 / 2);
   });
 
+  test('retrieves the model, and no other', async () => {
+    const [listed] = (await client.models.list()).data;
+    const one = await client.models.retrieve(listed.id);
+    assert.deepEqual({ ...one, ...listed }, one);
+    for (const where of ['/models/', '/v1/models/'])
+      assert.deepEqual(await (await fetch(`${server.url}${where}${encodeURIComponent(listed.id)}`)).json(), one);
+    for (const name of ['gpt-5', 'someone/else', `${listed.id}/more`]) {
+      const error = await client.models.retrieve(name).then(() => assert.fail(name), (e) => e);
+      assert.equal(error.status, 404);
+      assert.equal(error.code, 'model_not_found');
+      assert.ok(error.message.includes(`'${name}'`), error.message);
+    }
+  });
+
   test('chats', async () => {
     const answer = await client.chat.completions.create({ model: 'any', messages, max_tokens: 24, temperature: 0 });
     assert.equal(answer.object, 'chat.completion');

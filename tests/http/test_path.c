@@ -103,6 +103,11 @@ static void test_fits(void **state) {
         {"/r/{}/cancel", "/r//cancel", NULL},
         {"/r/{}/cancel", "/r/abc", NULL},
         {"/r/{}/cancel", "/r/abc/cancel/d", NULL},
+        {"/models/{*}", "/models/a", "a"},
+        {"/models/{*}", "/models/a/b:c", "a/b:c"},
+        {"/models/{*}", "/models/", NULL},
+        {"/models/{*}", "/models", NULL},
+        {"/models/{*}", "/model/a", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *segment;

@@ -1,4 +1,6 @@
 /* /health, the states behind it, and the status page. */
+#include <string.h>
+
 #include "api/endpoints.h"
 #include "ui/ui.h"
 
@@ -49,9 +51,14 @@ kv_status kv_serve_health(void *app, kv_http_request *req, kv_http_response *res
     return st;
 }
 
-/* The page is there while the model loads, too, and waits for it. */
+/* The page is there while the model loads, too, and waits for it. Without one GET is a 404, as of llama-server; HEAD,
+ * by which Ollama's programs look whether a server is there, is told that it is. */
 kv_status kv_serve_page(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    (void)req;
+    if (!((const kv_app *)app)->opt->ui && strcmp(kv_http_method(req), "HEAD") == 0) {
+        kv_buf_adds(&res->body, "This is a kvasir server.\n");
+        res->content_type = "text/plain; charset=utf-8";
+        return KV_OK;
+    }
     if (!((const kv_app *)app)->opt->ui) return kv_fail(err, KV_NOT_FOUND, "the status page is off (--no-ui)");
     size_t n;
     const char *page = kv_ui_page(&n);

@@ -1,7 +1,18 @@
-/* /v1/models: the one model, in OpenAI's list, in llama-server's, and with vLLM's max_model_len. */
+/* /v1/models: the one model, in OpenAI's list, in llama-server's, and with vLLM's max_model_len. /v1/models/{name}: its
+ * entry of that list, for all names that it goes by, with the members of Anthropic's API, which has the same path. */
+#include <string.h>
+#include <time.h>
 
+#include "api/anthropic/anthropic.h"
 #include "api/endpoints.h"
 #include "base/json.h"
+
+bool kv_models_has(const kv_app *app, const char *name) {
+    if (strcmp(name, app->model_name) == 0) return true;
+    for (int i = 0; i < app->n_aliases; i++)
+        if (strcmp(name, app->aliases[i]) == 0) return true;
+    return false;
+}
 
 static json_t *alias_list(const kv_app *app) {
     json_t *list = json_array();
@@ -41,16 +52,65 @@ void kv_models_write(kv_buf *out, const kv_app *app) {
     kv_json_dump_new(out, o);
 }
 
-kv_status kv_serve_models(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    (void)req;
-    kv_app *app = ctx;
+static kv_status add_page(kv_buf *out, kv_app *app, kv_error *err) {
     kv_status st = kv_app_require_model(app, err);
     if (st != KV_OK) return st;
     if (kv_gate_look(app->gate)) {
-        kv_models_write(&res->body, app);
+        kv_models_write(out, app);
         kv_gate_look_away(app->gate);
     } else {
-        kv_asleep_get_page(&res->body, app->asleep, KV_ASLEEP_MODELS);
+        kv_asleep_get_page(out, app->asleep, KV_ASLEEP_MODELS);
     }
     return KV_OK;
+}
+
+kv_status kv_serve_models(void *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    (void)req;
+    return add_page(&res->body, app, err);
+}
+
+/* ── one by its name ───────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void add_anthropic(json_t *entry) {
+    char text[32] = "1970-01-01T00:00:00Z";
+    time_t created = (time_t)json_integer_value(json_object_get(entry, "created"));
+    struct tm tm;
+    if (gmtime_r(&created, &tm)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    json_t *n_ctx = json_object_get(entry, "max_model_len");
+    json_object_set_new(entry, "type", json_string("model"));
+    json_object_set(entry, "display_name", json_object_get(entry, "id"));
+    json_object_set_new(entry, "created_at", json_string(text));
+    json_object_set(entry, "max_input_tokens", n_ctx);
+    json_object_set(entry, "max_tokens", n_ctx);
+}
+
+static kv_status no_model(const kv_app *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    kv_fail_field(err, "model", "the model '%.100s' does not exist; this server has '%s'", kv_http_segment(req),
+                  app->model_name);
+    err->status = KV_NOT_FOUND;
+    if (!kv_http_get_header(req, "anthropic-version")) return KV_NOT_FOUND;
+    err->request_id = kv_http_request_id(req);
+    kv_anthropic_error_body(&res->body, err);
+    res->status = kv_status_http(KV_NOT_FOUND);
+    return KV_OK;
+}
+
+kv_status kv_serve_model(void *ctx, kv_http_request *req, kv_http_response *res, kv_error *err) {
+    kv_app *app = ctx;
+    kv_buf page = {0};
+    json_t *list = NULL;
+    kv_status st = add_page(&page, app, err);
+    if (st == KV_OK && !kv_models_has(app, kv_http_segment(req))) {
+        kv_buf_free(&page);
+        return no_model(app, req, res, err);
+    }
+    if (st == KV_OK) st = kv_json_parse(&list, kv_buf_str(&page), page.len, err);
+    if (st == KV_OK) {
+        json_t *entry = json_array_get(json_object_get(list, "data"), 0);
+        add_anthropic(entry);
+        kv_json_dump(&res->body, entry);
+    }
+    json_decref(list);
+    kv_buf_free(&page);
+    return st;
 }
