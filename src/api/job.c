@@ -81,6 +81,36 @@ static kv_status check_lengths(const kv_job *j, kv_error *err) {
     return KV_OK;
 }
 
+/* An answer that is not streamed keeps the probabilities of all its tokens, each about 1 KiB as JSON. This many may always
+ * be asked for; on a large context also OpenAI's 20 alternatives for four answers without a limit, which stand for whole
+ * contexts and are far shorter as a rule. */
+#define PROBS_MAX          4000000
+#define PROBS_CONTEXTS_MAX 4
+#define PROBS_A_TOKEN      21
+
+static kv_status check_probs(const kv_job *j, kv_error *err) {
+    const kv_params *p = &j->params;
+    const int64_t n_ctx = j->app->n_ctx_served, a_token = p->n_probs + 1; /* the chosen one, too */
+    int64_t n_tokens = 0, most = PROBS_CONTEXTS_MAX * PROBS_A_TOKEN * n_ctx;
+    if (p->stream || !p->want_probs) return KV_OK;
+    for (int i = 0; i < j->prompts.n; i++) {
+        int64_t left = n_ctx - (int64_t)j->prompts.list[i].len;
+        n_tokens += p->n * (p->n_predict >= 0 && p->n_predict < left ? p->n_predict : left);
+    }
+    if (most < PROBS_MAX) most = PROBS_MAX;
+    if (n_tokens * a_token <= most) return KV_OK;
+    return kv_fail_field(err,
+                         p->api == KV_API_NATIVE ? "n_probs"
+                         : p->api == KV_API_CHAT ? "top_logprobs"
+                                                 : "logprobs",
+                         "%d alternatives for each of up to %lld tokens (%d choices of at most %d tokens) are %lld "
+                         "probabilities in one answer; at most %lld are possible unless it is streamed: set 'stream', "
+                         "or ask for fewer alternatives, tokens or choices",
+                         (int)p->n_probs, (long long)n_tokens, j->prompts.n * p->n,
+                         (int)(p->n_predict >= 0 && p->n_predict < n_ctx ? p->n_predict : n_ctx),
+                         (long long)(n_tokens * a_token), (long long)most);
+}
+
 /* n-th choice of a prompt: a given seed is counted on, so that the choices differ and can be had again. */
 static kv_status new_sampler(kv_sampler **out, const kv_job *j, int nth, kv_error *err) {
     *out = NULL;
@@ -165,6 +195,7 @@ kv_status kv_job_prepare(kv_job *j, kv_error *err) {
     static _Atomic uint64_t last_group;
     kv_status st = kv_app_require_generator(j->app, err);
     if (st == KV_OK) st = check_lengths(j, err);
+    if (st == KV_OK) st = check_probs(j, err);
     if (st == KV_OK) st = kv_wake_init(&j->wake, err);
     if (st != KV_OK) return st;
     j->has_wake = true;

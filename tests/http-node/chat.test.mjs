@@ -177,6 +177,33 @@ describe('chat with a model that thinks (Qwen3)', () => {
     }
   });
 
+  it('keeps so many probabilities and no more when it does not stream', async () => {
+    const { n_ctx } = (await (await fetch(`${server.url}/v1/models`)).json()).data[0].meta;
+    assert.ok(n_ctx >= 4096 && n_ctx < 20000, `${n_ctx}`);
+    const endless = { ignore_eos: true, max_tokens: 20000 }, many = { logprobs: true, top_logprobs: 1000 };
+    const chat = (more) => send(server, '/v1/chat/completions', { messages: hi, ...more });
+    const rows = [
+      [await chat({ ...endless, ...many }), 'top_logprobs'],
+      [await chat(many), 'top_logprobs'],
+      [await chat({ ...many, n: 2, max_tokens: 2500 }), 'top_logprobs'],
+      [await send(server, '/v1/completions', { prompt: Array(512).fill('x'), logprobs: 20, max_tokens: 1000 }), 'logprobs'],
+      [await send(server, '/completion', { prompt: 'x', n_probs: 1000, n_predict: -1 }), 'n_probs'],
+    ];
+    for (const [{ status, json }, field] of rows) {
+      assert.equal(status, 400, JSON.stringify(json));
+      assert.equal(json.error.param, field);
+      assert.match(json.error.message, /(1000|20) alternatives .* at most 4000000 are possible unless it is streamed/);
+    }
+    assert.match(rows[3][0].json.error.message, /512000 tokens \(512 choices of at most 1000 tokens\) are 10752000 /);
+    const play = { kvasir: { play: 'Hi.' } };
+    for (const ordinary of [{ logprobs: true, top_logprobs: 20, n: 2 }, { ...many, max_tokens: 3000 }])
+      assert.equal((await chat({ ...ordinary, ...play })).status, 200);
+    assert.equal((await send(server, '/completion', { prompt: 'x', n_probs: 10, n_predict: -1, ...play })).status, 200);
+    let told = 0;
+    for await (const chunk of await ask('Hi.', { ...many, stream: true })) told += chunk.choices[0]?.logprobs?.content.length ?? 0;
+    assert.ok(told >= 3, `${told}`);
+  });
+
   it('takes a path with /v1 twice or a slash behind, and Expect: 100-continue', async () => {
     const body = { messages: hi, kvasir: { play: 'Yes.' } };
     for (const where of ['/v1/v1/chat/completions', '/v1/chat/completions/', '//v1/chat/completions', '/chat/completions'])
