@@ -254,6 +254,65 @@ describe('responses', { skip: skipAll }, () => {
     await client.responses.delete(b.id);
   });
 
+  test('of an item that is kept which is known of its kind', async () => {
+    const junk = { junk: 'x'.repeat(10000) };
+    const text = (type, text) => ({ type, text, ...junk });
+    const given = [
+      { id: 'u', role: 'user', content: [text('input_text', 'hi')], ...junk },
+      { id: 'r', type: 'reasoning', summary: [text('summary_text', 's')], content: [text('reasoning_text', 't')], encrypted_content: 'e', ...junk },
+      { id: 'a', type: 'message', role: 'assistant', phase: 'commentary', status: 'y'.repeat(10000),
+        content: [text('output_text', 'so'), { type: 'refusal', refusal: 'no', ...junk }] },
+      { id: 'f', type: 'function_call', name: 'f', namespace: 'n', call_id: 'c', arguments: '{}', status: 'completed', ...junk },
+      { id: 'o', type: 'function_call_output', call_id: 'c', output: 'x', ...junk },
+      { id: 'w', type: 'web_search_call', action: { type: 'search', query: 'q' }, ...junk },
+      { id: 'i', type: 'image_generation_call', status: 'completed', result: 'z'.repeat(10000) },
+      { id: 'z', role: 'user', content: 'go on' },
+    ];
+    const r = await client.responses.create(play('x', { input: given }));
+    const { data } = await client.responses.inputItems.list(r.id, { order: 'asc' });
+    assert.deepEqual(data, [
+      { id: 'u', type: 'message', role: 'user', status: 'completed', content: [{ type: 'input_text', text: 'hi' }] },
+      { id: 'r', type: 'reasoning', encrypted_content: 'e', summary: [{ type: 'summary_text', text: 's' }],
+        content: [{ type: 'reasoning_text', text: 't' }] },
+      { id: 'a', type: 'message', role: 'assistant', phase: 'commentary', status: 'completed',
+        content: [{ type: 'output_text', text: 'so', annotations: [] }, { type: 'refusal', refusal: 'no' }] },
+      { id: 'f', type: 'function_call', name: 'f', namespace: 'n', call_id: 'c', arguments: '{}', status: 'completed' },
+      { id: 'o', type: 'function_call_output', call_id: 'c', output: 'x' },
+      { id: 'w', type: 'web_search_call', action: { type: 'search', query: 'q' } },
+      { id: 'i', type: 'image_generation_call', status: 'completed' },
+      { id: 'z', type: 'message', role: 'user', status: 'completed', content: [{ type: 'input_text', text: 'go on' }] },
+    ]);
+    await refused(client.responses.create(play('x', { input: [{ id: 'x'.repeat(257), role: 'user', content: 'hi' }] })), 400, '257 bytes');
+  });
+
+  test('references: one item many times, of several responses, and not more than a body may have', async () => {
+    const one = await start('--max-body', '1');
+    try {
+      const at = clientOf(one);
+      const user = { role: 'user', content: 'hi' };
+      const a = await at.responses.create(play('first', { input: [{ id: 'w', type: 'web_search_call' }, { id: 'same', role: 'user', content: 'old' }] }));
+      const b = await at.responses.create(play('second', { input: [{ id: 'same', role: 'user', content: 'new' },
+        { id: 'big', type: 'reasoning', encrypted_content: 'x'.repeat(600_000), summary: [] }] }));
+      const list = async (input) => {
+        const r = await at.responses.create(play('x', { input }));
+        const page = await at.responses.inputItems.list(r.id, { order: 'asc', limit: 100 });
+        return page.data.map((i) => i.content?.[0].text ?? i.id);
+      };
+      const ref = (id) => ({ type: 'item_reference', id });
+      const mixed = [a.output[0].id, b.output[0].id, 'same', 'w', a.output[0].id].map(ref);
+      assert.deepEqual(await list([...mixed, { ...user, id: 'u' }]), ['first', 'second', 'new', 'w', 'first', 'hi']);
+      await at.responses.create(play('x', { input: [...Array(10000).fill(ref('w')), user] }));
+      assert.equal((await list([ref('big'), user])).length, 2);
+      const error = await refused(at.responses.create(play('x', { input: [user, ref('w'), ref('big'), ref('big')] })), 400, '1048576');
+      assert.equal(error.param, 'input[3].id');
+      assert.match(error.message, /are 1200\d\d\d bytes/);
+      const missing = await refused(at.responses.create(play('x', { input: [ref('w'), user, ref('none'), ref('w')] })), 404, 'none');
+      assert.equal(missing.param, 'input[2].id');
+    } finally {
+      await one.stop();
+    }
+  });
+
   test('cancel is for what runs in the background', async () => {
     const r = await client.responses.create(play('x', { input: 'x' }));
     await refused(client.responses.cancel(r.id), 400, 'background');

@@ -94,8 +94,10 @@ kv_status kv_response_messages(json_t **messages, json_t **origin, const char *i
 /* Appends the items of the conversation up to response `id`, and its prompt's and answer's tokens (may be NULL). */
 kv_status kv_response_load(json_t *items, kv_response_tokens *tokens, const char *id, const char *scope,
                            const kv_app *app, kv_error *err);
-/* One item by its id, a new value. */
-kv_status kv_response_find_item(json_t **out, const char *id, const char *scope, const kv_app *app, kv_error *err);
+/* Items by their ids, the keys of `items`, which has an integer of the caller's for each: these become the items. Each
+ * response that has some of them is read once. On failure *missing, a key with its integer, is the id at fault. */
+kv_status kv_response_find_items(json_t *items, const char **missing, const char *scope, const kv_app *app,
+                                 kv_error *err);
 /* Keeps a finished response: `object` is what the client gets. False: it could not be kept, as the log says. */
 bool kv_response_save(const kv_response *r, const kv_job *j, const json_t *object);
 void kv_response_tokens_free(kv_response_tokens *t);

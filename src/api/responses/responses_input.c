@@ -42,6 +42,19 @@ static kv_status need_name(const json_t *obj, const char *member, const char *pa
     return kv_fail_field(err, full, "'%s' must not be empty", full);
 }
 
+/* Most of a member that says something about an item and is no part of the prompt. */
+#define SHORT_MAX 4096
+
+static size_t json_size(const json_t *value) {
+    return json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+}
+
+/* Takes the member over, unless it is long. */
+static void keep_short(json_t *out, const json_t *from, const char *member) {
+    json_t *value = json_object_get(from, member);
+    if (value && json_size(value) <= SHORT_MAX) json_object_set(out, member, value);
+}
+
 /* ── content parts ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static kv_status read_part(json_t *out, const json_t *part, bool assistant, const char *path, kv_error *err) {
@@ -60,15 +73,20 @@ static kv_status read_part(json_t *out, const json_t *part, bool assistant, cons
     }
     if (strcmp(type, "refusal") == 0) {
         st = need_text(part, "refusal", path, err);
-        if (st == KV_OK) json_array_append(out, (json_t *)part);
+        if (st == KV_OK)
+            json_array_append_new(out, json_pack("{s:s, s:O}", "type", type, "refusal", kv_json_get(part, "refusal")));
         return st;
     }
     if (strcmp(type, "input_image") == 0) {
         if (!kv_json_get(part, "image_url") && kv_json_get(part, "file_id"))
             return kv_fail_field(err, path, "'%s.file_id' names an uploaded file, and this server keeps none", path);
         st = need_text(part, "image_url", path, err);
-        if (st == KV_OK) json_array_append(out, (json_t *)part);
-        return st;
+        if (st == KV_OK) st = optional_text(part, "detail", path, err);
+        if (st != KV_OK) return st;
+        json_t *image = json_pack("{s:s, s:O}", "type", type, "image_url", kv_json_get(part, "image_url"));
+        keep_short(image, part, "detail");
+        json_array_append_new(out, image);
+        return KV_OK;
     }
     if (strcmp(type, "input_file") == 0 || strcmp(type, "input_audio") == 0)
         return kv_fail_field(err, path, "'%s' is of the type \"%s\", which this server does not support; send text",
@@ -114,6 +132,8 @@ typedef struct reading {
     const kv_app *app;
     const char *scope;
     json_t *out;
+    json_t *found; /* id: the stored item that item_reference items of this id stand for */
+    size_t n_found_bytes;
 } reading;
 
 /* `item` is a copy that may be changed. */
@@ -189,25 +209,33 @@ static kv_status read_shell_output(json_t *item, const char *path, kv_error *err
     return read_call_output(item, path, err);
 }
 
-/* [{"text"}, …] or nothing */
-static kv_status check_texts(const json_t *item, const char *member, const char *path, kv_error *err) {
+/* [{"type"?, "text"}, …] or nothing */
+static kv_status read_texts(json_t *item, const char *member, const char *path, kv_error *err) {
     char full[96];
     const json_t *list = kv_json_get(item, member), *one;
     snprintf(full, sizeof full, "%.70s.%s", path, member);
     if (!list) return KV_OK;
     if (!json_is_array(list)) return kv_fail_field(err, full, "'%s' must be an array", full);
+    json_t *texts = json_array();
+    kv_status st = KV_OK;
     size_t i;
     json_array_foreach(list, i, one) {
         snprintf(full, sizeof full, "%.60s.%s[%zu]", path, member, i);
-        kv_status st = need_text(one, "text", full, err);
-        if (st != KV_OK) return st;
+        st = need_text(one, "text", full, err);
+        if (st != KV_OK) break;
+        json_t *text = json_object();
+        keep_short(text, one, "type");
+        json_object_set(text, "text", kv_json_get(one, "text"));
+        json_array_append_new(texts, text);
     }
-    return KV_OK;
+    if (st == KV_OK) json_object_set(item, member, texts);
+    json_decref(texts);
+    return st;
 }
 
 static kv_status read_reasoning(json_t *item, const char *path, kv_error *err) {
-    kv_status st = check_texts(item, "summary", path, err);
-    if (st == KV_OK) st = check_texts(item, "content", path, err);
+    kv_status st = read_texts(item, "summary", path, err);
+    if (st == KV_OK) st = read_texts(item, "content", path, err);
     if (st == KV_OK) st = optional_text(item, "encrypted_content", path, err);
     if (st == KV_OK && !kv_json_get(item, "summary")) json_object_set_new(item, "summary", json_array());
     return st;
@@ -218,59 +246,96 @@ static kv_status read_nothing(json_t *item, const char *path, kv_error *err) {
     return KV_OK;
 }
 
+/* What is stored of an item: its type, its id, and the members named here. */
 static const struct {
     const char *type, *id_prefix;
     item_reader read;
+    const char *members[5];
+    const char *labels[3]; /* not read by the model: kept only while they are short */
 } kinds[] = {
-    {"message", "msg_", read_message},
-    {"reasoning", "rs_", read_reasoning},
-    {"function_call", "fc_", read_function_call},
-    {"function_call_output", "fco_", read_call_output},
-    {"custom_tool_call", "ctc_", read_custom_call},
-    {"custom_tool_call_output", "ctco_", read_call_output},
-    {"local_shell_call", "lsh_", read_shell_call},
-    {"local_shell_call_output", "lsho_", read_shell_output},
+    {"message", "msg_", read_message, {"role", "content"}, {"status", "phase"}},
+    {"reasoning", "rs_", read_reasoning, {"summary", "content", "encrypted_content"}, {"status"}},
+    {"function_call", "fc_", read_function_call, {"call_id", "namespace", "name", "arguments"}, {"status"}},
+    {"function_call_output", "fco_", read_call_output, {"call_id", "output"}, {"status"}},
+    {"custom_tool_call", "ctc_", read_custom_call, {"call_id", "namespace", "name", "input"}, {"status"}},
+    {"custom_tool_call_output", "ctco_", read_call_output, {"call_id", "output"}, {"status"}},
+    {"local_shell_call", "lsh_", read_shell_call, {"call_id", "action"}, {"status"}},
+    {"local_shell_call_output", "lsho_", read_shell_output, {"call_id", "output"}, {"status"}},
     /* What another server's tools did. Nothing of it is text for a model: they stay in the list, and are not rendered. */
-    {"web_search_call", "ws_", read_nothing},
-    {"image_generation_call", "ig_", read_nothing},
+    {"web_search_call", "ws_", read_nothing, {NULL}, {"status", "action"}},
+    {"image_generation_call", "ig_", read_nothing, {NULL}, {"status", "result"}},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
-static kv_status add_reference(reading *rd, const json_t *item, const char *path, kv_error *err) {
+/* A new object of what is known of the item. */
+static json_t *known_members(const json_t *item, size_t kind) {
+    json_t *known = json_object();
+    for (size_t i = 0; i < sizeof kinds->members / sizeof *kinds->members && kinds[kind].members[i]; i++) {
+        json_t *value = json_object_get(item, kinds[kind].members[i]);
+        if (value) json_object_set(known, kinds[kind].members[i], value);
+    }
+    for (size_t i = 0; i < sizeof kinds->labels / sizeof *kinds->labels && kinds[kind].labels[i]; i++)
+        keep_short(known, item, kinds[kind].labels[i]);
+    json_object_set_new(known, "type", json_string(kinds[kind].type));
+    return known;
+}
+
+static kv_status check_id(const json_t *item, const char *path, kv_error *err) {
+    const json_t *id = kv_json_get(item, "id");
+    if (!json_is_string(id) || json_string_length(id) <= KV_STORED_ID_MAX) return KV_OK;
     char full[96];
-    json_t *found;
+    snprintf(full, sizeof full, "%.80s.id", path);
+    return kv_fail_field(err, full, "'%s' has %zu bytes; at most %d are possible", full, json_string_length(id),
+                         KV_STORED_ID_MAX);
+}
+
+/* The item itself is shared, however often it is referred to; what is made of all of them is not. */
+static kv_status add_reference(reading *rd, const json_t *item, const char *path, kv_error *err) {
     kv_status st = need_name(item, "id", path, err);
     if (st != KV_OK) return st;
-    st = kv_response_find_item(&found, text_of(item, "id"), rd->scope, rd->app, err);
-    if (st == KV_OK) {
-        json_array_append_new(rd->out, found);
+    json_t *found = json_object_get(rd->found, text_of(item, "id"));
+    size_t most = (size_t)rd->app->opt->max_body_mib << 20;
+    rd->n_found_bytes += json_size(found);
+    if (rd->n_found_bytes <= most) {
+        json_array_append(rd->out, found);
         return KV_OK;
     }
+    char full[96];
     snprintf(full, sizeof full, "%.80s.id", path);
-    if (err) snprintf(err->field, sizeof err->field, "%s", full);
-    return st;
+    return kv_fail_field(err, full,
+                         "with '%s' the items that 'input' refers to are %zu bytes of JSON, each counted as often as "
+                         "it is referred to; at most %zu are possible (--max-body): refer to fewer, or to each once",
+                         full, rd->n_found_bytes, most);
+}
+
+/* NULL: it has none, and nothing that tells. */
+static const char *type_of(const json_t *item) {
+    const char *type = text_of(item, "type");
+    if (!type && kv_json_get(item, "role")) type = "message";
+    if (!type && text_of(item, "id")) type = "item_reference";
+    return type;
 }
 
 static kv_status add_item(reading *rd, const json_t *item, const char *path, kv_error *err) {
     if (!json_is_object(item)) return kv_fail_field(err, path, "'%s' must be an object", path);
     kv_status st = optional_text(item, "type", path, err);
     if (st != KV_OK) return st;
-    const char *type = text_of(item, "type");
-    if (!type && kv_json_get(item, "role")) type = "message";
-    if (!type && text_of(item, "id")) type = "item_reference";
+    const char *type = type_of(item);
     if (!type) return need_text(item, "type", path, err);
     if (strcmp(type, "item_reference") == 0) return add_reference(rd, item, path, err);
     for (size_t i = 0; i < N_KINDS; i++) {
         if (strcmp(kinds[i].type, type) != 0) continue;
-        json_t *copy = json_copy((json_t *)item);
-        st = kinds[i].read(copy, path, err);
-        if (st == KV_OK && !text_of(copy, "id")) {
+        json_t *known = known_members(item, i);
+        st = check_id(item, path, err);
+        if (text_of(item, "id")) json_object_set(known, "id", json_object_get(item, "id"));
+        if (st == KV_OK) st = kinds[i].read(known, path, err);
+        if (st == KV_OK && !text_of(known, "id")) {
             char id[64];
             kv_shape_id(id, sizeof id, kinds[i].id_prefix);
-            json_object_set_new(copy, "id", json_string(id));
+            json_object_set_new(known, "id", json_string(id));
         }
-        if (st == KV_OK) json_array_append(rd->out, copy);
-        json_decref(copy);
+        if (st == KV_OK) json_array_append(rd->out, known);
+        json_decref(known);
         return st;
     }
     return kv_fail_field(err, path,
@@ -279,9 +344,41 @@ static kv_status add_item(reading *rd, const json_t *item, const char *path, kv_
                          path, type);
 }
 
-kv_status kv_response_items(json_t *out, const json_t *input, const kv_app *app, const char *scope, kv_error *err) {
-    reading rd = {app, scope, out};
+/* Looks up all that `input` refers to, each id once. */
+static kv_status find_references(reading *rd, const json_t *input, kv_error *err) {
+    const json_t *item;
+    const char *missing;
+    size_t i;
+    json_array_foreach(input, i, item) {
+        bool typed = json_is_object(item) && optional_text(item, "type", "", NULL) == KV_OK;
+        const char *type = typed ? type_of(item) : NULL, *id = text_of(item, "id");
+        if (type && strcmp(type, "item_reference") == 0 && id && *id && !json_object_get(rd->found, id))
+            json_object_set_new(rd->found, id, json_integer((json_int_t)i));
+    }
+    if (json_object_size(rd->found) == 0) return KV_OK;
+    kv_status st = kv_response_find_items(rd->found, &missing, rd->scope, rd->app, err);
+    if (st != KV_OK && err)
+        snprintf(err->field, sizeof err->field, "input[%lld].id",
+                 (long long)json_integer_value(json_object_get(rd->found, missing)));
+    return st;
+}
+
+static kv_status add_items(reading *rd, const json_t *input, kv_error *err) {
     char path[PATH];
+    const json_t *item;
+    size_t i;
+    kv_status st = find_references(rd, input, err);
+    if (st != KV_OK) return st;
+    json_array_foreach(input, i, item) {
+        snprintf(path, sizeof path, "input[%zu]", i);
+        st = add_item(rd, item, path, err);
+        if (st != KV_OK) break;
+    }
+    return st;
+}
+
+kv_status kv_response_items(json_t *out, const json_t *input, const kv_app *app, const char *scope, kv_error *err) {
+    reading rd = {.app = app, .scope = scope, .out = out};
     if (!input) return KV_OK;
     if (json_is_string(input)) {
         json_t *item = json_pack("{s:s, s:O}", "role", "user", "content", input);
@@ -294,14 +391,10 @@ kv_status kv_response_items(json_t *out, const json_t *input, const kv_app *app,
     if (json_array_size(input) > KV_CHAT_MAX_MESSAGES)
         return kv_fail_field(err, "input", "'input' has %zu items; at most %d are possible", json_array_size(input),
                              KV_CHAT_MAX_MESSAGES);
-    const json_t *item;
-    size_t i;
-    json_array_foreach(input, i, item) {
-        snprintf(path, sizeof path, "input[%zu]", i);
-        kv_status st = add_item(&rd, item, path, err);
-        if (st != KV_OK) return st;
-    }
-    return KV_OK;
+    rd.found = json_object();
+    kv_status st = add_items(&rd, input, err);
+    json_decref(rd.found);
+    return st;
 }
 
 /* ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────── */

@@ -82,31 +82,59 @@ kv_status kv_response_load(json_t *items, kv_response_tokens *tokens, const char
     return KV_OK;
 }
 
-static json_t *find_in(json_t *list, const char *id) {
-    json_t *item;
-    size_t i;
-    json_array_foreach(list, i, item) {
-        const char *s = json_string_value(json_object_get(item, "id"));
-        if (s && strcmp(s, id) == 0) return json_incref(item);
+/* owners: response: {id: true, …} */
+static kv_status find_owners(json_t *owners, json_t *items, const char **missing, const char *scope, const kv_app *app,
+                             kv_error *err) {
+    json_t *unused;
+    json_object_foreach(items, *missing, unused) {
+        (void)unused;
+        char *owner;
+        if (!app->responses) return no_store(err, *missing);
+        kv_status st = kv_stored_find_item(&owner, app->responses, scope, *missing, err);
+        if (st != KV_OK) return st;
+        json_t *wanted = json_object_get(owners, owner);
+        if (!wanted) json_object_set_new(owners, owner, wanted = json_object());
+        json_object_set_new(wanted, *missing, json_true());
+        free(owner);
     }
-    return NULL;
+    return KV_OK;
 }
 
-kv_status kv_response_find_item(json_t **out, const char *id, const char *scope, const kv_app *app, kv_error *err) {
-    char *owner;
-    *out = NULL;
-    if (!app->responses) return no_store(err, id);
-    kv_status st = kv_stored_find_item(&owner, app->responses, scope, id, err);
-    kv_stored_response found = {0};
-    if (st == KV_OK) st = kv_stored_get(&found, app->responses, scope, owner, err);
-    free(owner);
+/* The first item of each id that is wanted of this response; what is found is not wanted any more. */
+static kv_status take_items(json_t *items, json_t *wanted, const char *owner, const char *scope, const kv_app *app,
+                            kv_error *err) {
+    kv_stored_response from;
+    kv_status st = kv_stored_get(&from, app->responses, scope, owner, err);
     if (st != KV_OK) return st;
-    json_t *items = json_array();
-    add_response(items, NULL, &found, true);
-    *out = find_in(items, id);
-    json_decref(items);
-    kv_stored_response_free(&found);
-    return *out ? KV_OK : kv_fail(err, KV_NOT_FOUND, "no stored response has an item with the id '%.80s'", id);
+    json_t *all = json_array(), *item;
+    size_t i;
+    add_response(all, NULL, &from, true);
+    json_array_foreach(all, i, item) {
+        const char *id = json_string_value(json_object_get(item, "id"));
+        if (id && json_object_del(wanted, id) == 0) json_object_set(items, id, item);
+    }
+    json_decref(all);
+    kv_stored_response_free(&from);
+    return KV_OK;
+}
+
+kv_status kv_response_find_items(json_t *items, const char **missing, const char *scope, const kv_app *app,
+                                 kv_error *err) {
+    json_t *owners = json_object(), *wanted;
+    const char *owner;
+    kv_status st = find_owners(owners, items, missing, scope, app, err);
+    if (st != KV_OK) goto done;
+    json_object_foreach(owners, owner, wanted) {
+        st = take_items(items, wanted, owner, scope, app, err);
+        const char *left = json_object_iter_key(json_object_iter(wanted));
+        if (!left) continue;
+        if (st == KV_OK) st = kv_fail(err, KV_NOT_FOUND, "no stored response has an item with the id '%.80s'", left);
+        *missing = json_object_iter_key(json_object_iter_at(items, left)); /* `wanted` goes */
+        break;
+    }
+done:
+    json_decref(owners);
+    return st;
 }
 
 /* ── keeping one ───────────────────────────────────────────────────────────────────────────────────────────────── */
