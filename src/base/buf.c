@@ -46,6 +46,12 @@ void kv_buf_reserve(kv_buf *b, size_t extra) {
     b->data[b->len] = '\0';
 }
 
+void kv_buf_fit(kv_buf *b) {
+    if (!b->data || b->cap <= b->len + 1) return;
+    b->cap = b->len + 1;
+    b->data = kv_realloc(b->data, b->cap);
+}
+
 void kv_buf_add(kv_buf *b, const void *bytes, size_t n) {
     kv_buf_reserve(b, n);
     if (n) memcpy(b->data + b->len, bytes, n);

@@ -25,6 +25,7 @@ void kv_buf_adds(kv_buf *b, const char *s);
 void kv_buf_addf(kv_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void kv_buf_clear(kv_buf *b);                /* len = 0, memory kept */
 void kv_buf_drop_front(kv_buf *b, size_t n); /* removes the first n bytes; n <= len */
+void kv_buf_fit(kv_buf *b);                  /* gives back what lies behind the NUL: for what is kept for long */
 void kv_buf_free(kv_buf *b);                 /* frees and zeroes */
 char *kv_buf_take(kv_buf *b);                /* transfers the bytes to the caller (free()); never NULL */
 const char *kv_buf_str(const kv_buf *b);     /* "" for an empty one */

@@ -141,7 +141,8 @@ void kv_trail_reset(kv_trail *t, const char *scope, const kv_token *tokens, int3
 void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
                       const kv_places *prompt, double us_per_token);
 /* Before the sequence is removed, or when it stops growing: captures the open tail, window and state at its end. It
- * may go on afterwards. True: all of it is in the cache or on its way there. */
+ * may go on afterwards. True: all of it is in the cache or on its way there,
+ * and what was last on that way arrived. */
 bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n);
 void kv_trail_free(kv_trail *t);
 

@@ -65,6 +65,7 @@ struct kv_cache {
     uint64_t n_captured, n_settled; /* records that came for insertion, and those that are in the tree or dropped */
     pthread_cond_t settled;         /* n_settled grew */
     pthread_cond_t quiet;           /* nothing waits any more */
+    bool loses_records;             /* the disk refused the last one that it was asked for, and memory had no room */
     kv_lookup **hungry;             /* owned; restores that wait for room to read into, in order; each referenced */
     int n_hungry, cap_hungry;
     kv_cache_stats stats;

@@ -166,6 +166,7 @@ bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
 typedef struct loading {
     kv_cache *c;
     kv_radix_node *root;
+    bool is_shared; /* others write into the directory: a parent may have come after the walk that found its child */
     uint64_t n, n_orphans;
 } loading;
 
@@ -178,7 +179,7 @@ static void load_row(void *ctx, const kv_store_row *row) {
     if (!whole_node || h->e - h->q > c->cfg.block || h->e <= h->q) {
         /* Nothing leads to it: its parent was damaged, or went while the store was open elsewhere. */
         if (parent) kv_radix_unref(c->tree, parent);
-        if (!c->cfg.readonly) kv_store_remove(c->cfg.store, h, NULL);
+        if (!c->cfg.readonly && !l->is_shared) kv_store_remove(c->cfg.store, h, NULL);
         l->n_orphans++;
         return;
     }
@@ -220,7 +221,7 @@ void kv_cache_load_scope(kv_cache *c, kv_hash ns) {
     pthread_mutex_unlock(&c->mutex);
     if (name) {
         kv_error err;
-        loading l = {.c = c, .root = kv_radix_root(c->tree, ns)};
+        loading l = {.c = c, .root = kv_radix_root(c->tree, ns), .is_shared = kv_store_sharers(c->cfg.store) > 0};
         describe(c, ns, name);
         if (kv_store_load(c->cfg.store, ns, load_row, &l, &err) != KV_OK)
             KV_WARN("the stored cache cannot be listed: %s", err.message);
@@ -292,6 +293,8 @@ static void settle(kv_cache *c, kv_record *r, kv_status status) {
     } else if (ours) {
         c->stats.n_not_written++;
     }
+    if (status == KV_OK) c->loses_records = false;
+    else if (ours && !keep) c->loses_records = true;
     uint64_t tokens = kv_cache_block_tokens(r);
     c->tokens_in_hand -= tokens;
     if (status == KV_CANCELLED) c->tokens_given_up += tokens;

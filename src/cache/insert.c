@@ -67,13 +67,25 @@ static int by_worth(const void *a, const void *b) {
     return x->worth < y->worth ? -1 : x->worth > y->worth;
 }
 
-/* What is on disk too only leaves memory. The rest is gone then, so it goes leaves first. */
+/* The record of this slot lies in the RAM account: nothing writes it any more. */
+static bool is_in_ram(kv_cache *c, const kv_radix_node *node, kv_radix_slot slot) {
+    kv_radix_record rec;
+    pthread_mutex_lock(&c->mutex);
+    const kv_record *r = kv_radix_get_record(&rec, c->tree, node, slot) ? rec.ram : NULL;
+    bool yes = r && atomic_load(&r->account) == KV_ACCOUNT_RAM;
+    pthread_mutex_unlock(&c->mutex);
+    return yes;
+}
+
+/* What is on disk too only leaves memory; a new state at an old block, which waits for the disk, stays. Else all is gone
+ * then, so it goes leaves first. */
 static bool take_out(kv_cache *c, victim *v) {
     uint32_t compute_ms, keep;
     bool on_disk;
     if (bytes_in_ram(c, v->node, &compute_ms, &keep, &on_disk) == 0) return false;
     if (!on_disk && !kv_radix_is_free_leaf(c->tree, v->node)) return false;
-    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_let_go(c, v->node, slot, true);
+    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++)
+        if (!on_disk || is_in_ram(c, v->node, slot)) kv_cache_let_go(c, v->node, slot, true);
     return true;
 }
 
@@ -114,13 +126,20 @@ bool kv_cache_keep_in_ram(kv_cache *c, kv_record *r) {
 
 /* ── insertion ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* What somebody pinned stays: the longer block may be evicted, this one may not. */
+static bool is_pinned(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
+    kv_record_head head;
+    return c->cfg.store && kv_cache_head_of(&head, c, node, slot) && kv_store_is_pinned(c->cfg.store, &head);
+}
+
 void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
     kv_radix_node *shorter[16];
     int n = kv_radix_prefixes(shorter, 16, c->tree, node);
     for (int i = 0; i < n; i++) {
         kv_radix_record rec;
         for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WINDOW; slot++)
-            if (kv_radix_get_record(&rec, c->tree, node, slot) && (!c->cfg.store || rec.on_disk))
+            if (kv_radix_get_record(&rec, c->tree, node, slot) && (!c->cfg.store || rec.on_disk) &&
+                !is_pinned(c, shorter[i], slot))
                 kv_cache_remove(c, shorter[i], slot);
         kv_cache_prune(c, shorter[i]);
     }

@@ -111,7 +111,12 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
         .n_payload = payload->len,
         .keep_seconds = (uint32_t)t->keep_seconds};
     kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q);
-    if (!r) return NULL;
+    if (!r) {
+        kv_buf_free(payload); /* as large as a state; what comes next may be a block */
+        return NULL;
+    }
+    /* A block was taken out of a blob with its window cells: only what is counted is held. */
+    kv_buf_fit(payload);
     r->payload = *payload;
     *payload = (kv_buf){0};
     return r;
@@ -138,14 +143,10 @@ static bool capture_block(kv_trail *t, kv_state *state, kv_seq seq, const kv_tok
         return true;
     }
     if (want_window) {
-        kv_record *part = new_record(t, KV_RECORD_WINDOW, key, tokens, t->edge, e, &t->scratch_window);
-        if (part) {
-            held *oldest = &t->held[t->edge / c->cfg.block % t->n_held];
-            kv_record_unref(oldest->part);
-            oldest->part = part;
-        } else {
-            count_dropped(t);
-        }
+        held *oldest = &t->held[t->edge / c->cfg.block % t->n_held];
+        kv_record_unref(oldest->part); /* its room may be what the next one needs */
+        oldest->part = new_record(t, KV_RECORD_WINDOW, key, tokens, t->edge, e, &t->scratch_window);
+        if (!oldest->part) count_dropped(t);
     }
     if (!want_block) return true;
     kv_record *r = new_record(t, KV_RECORD_BLOCK, key, tokens, t->edge, e, &t->scratch_block);
@@ -214,10 +215,21 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
     kv_cache_insert_later(c, r);
 }
 
+/* Parts that lie behind the window at n, and so behind that of every later position, hold no room in the queue. */
+static void let_go_behind(kv_trail *t, const kv_state *state, int32_t n) {
+    int32_t from = kv_state_window_start(state, n);
+    for (int i = 0; i < t->n_held; i++) {
+        if (!t->held[i].part || t->held[i].part->head.e > from) continue;
+        kv_record_unref(t->held[i].part);
+        t->held[i].part = NULL;
+    }
+}
+
 /* Full blocks that are complete. prompt: says how long they are to be kept; NULL: as before. */
 static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
                            const kv_places *prompt) {
     int32_t block = t->cache->cfg.block;
+    let_go_behind(t, state, n);
     while (t->edge + block <= n) {
         if (prompt) t->keep_seconds = kv_policy_keep_seconds(t->edge + 1, prompt);
         if (!capture_block(t, state, seq, tokens, t->edge + block, n)) return;
@@ -263,5 +275,8 @@ bool kv_trail_end(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *toke
     bool keeps = !c->policy.only_intervals;
     if (keeps && kv_state_has_checkpoints(c->memory)) capture_checkpoint(t, state, seq, tokens, n, KV_PLACE_ANSWER_END);
     if (keeps && kv_state_has_windows(c->memory)) keep_last_windows(t, state, n);
-    return !t->has_gaps;
+    pthread_mutex_lock(&c->mutex);
+    bool kept = !t->has_gaps && !c->loses_records;
+    pthread_mutex_unlock(&c->mutex);
+    return kept;
 }

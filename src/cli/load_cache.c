@@ -131,6 +131,26 @@ static uint64_t read_buffers(const kv_loaded *l) {
     return READ_LEAST > group + READ_BLOCKS * block ? READ_LEAST : group + READ_BLOCKS * block;
 }
 
+/* What is captured and not yet written, or inserted: one state and what hangs on it at least, and the window parts that
+ * each slot holds until a position asks for them. Less than that, and nothing would ever be kept at a position. */
+static uint64_t queue_bytes(const kv_loaded *l, uint64_t room, uint64_t share) {
+    const kv_engine_info *e = kv_engine_get_info(l->engine);
+    uint64_t block = (uint64_t)l->block * e->bytes_per_cell, part = (uint64_t)l->block * e->bytes_per_window_cell;
+    uint64_t state = e->bytes_recurrent;
+    if (e->memory == KV_MEMORY_WHOLE) state += (uint64_t)e->n_ctx * (e->bytes_per_cell + e->bytes_per_window_cell);
+    uint64_t parts = e->n_window ? (uint64_t)(e->n_window / l->block + 2) * part : 0;
+    uint64_t need = 2 * (state + block) + (uint64_t)e->n_slots * (parts + block);
+    need += need / 8 + (1u << 20); /* with the notes of each cell */
+    uint64_t bytes = clamp(share, QUEUE_LEAST, QUEUE_MOST);
+    if (bytes >= need) return bytes;
+    uint64_t most = room / 2;
+    if (need > most && bytes < state + block)
+        KV_WARN("a state of this model takes %.0f MiB, more than the %.0f MiB that can wait for being kept: no state is, "
+                "and conversations are computed again; give --cache-ram more, or -c less",
+                (double)(state + block) / (1 << 20), (double)(most > bytes ? most : bytes) / (1 << 20));
+    return need < most ? need : most > bytes ? most : bytes;
+}
+
 static kv_status make_cache(kv_loaded *l, kv_cache_config *cfg, kv_error *err) {
     l->io = kv_io_new_threads(2, 1);
     if (!l->io) return kv_fail(err, KV_NO_MEMORY, "could not start the I/O threads");
@@ -181,7 +201,8 @@ kv_status kv_load_cache(kv_loaded *l, const kv_options *opt, kv_error *err) {
                                          : opt->cache_checkpoints == 0 ? 1
                                                                        : (uint64_t)opt->cache_checkpoints,
                            .exact_chunk = opt->exact ? l->tuning.chunk : 0,
-                           .queue_bytes = clamp(l->store ? l->plan.bytes_left / 4 : ram / 8, QUEUE_LEAST, QUEUE_MOST),
+                           .queue_bytes = l->store ? queue_bytes(l, l->plan.bytes_left, l->plan.bytes_left / 4)
+                                                   : queue_bytes(l, ram, ram / 8),
                            .ram_bytes = ram,
                            .read_bytes = l->store ? read_buffers(l) : 0,
                            .store = l->store,

@@ -212,8 +212,10 @@ static bool repack(kv_sched *s, int number) {
     int32_t held = (int32_t)slot->held.len;
     if (!s->cfg.exact || !slot->gen || held % s->cfg.chunk || held >= slot->gen->n_prompt) return true;
     if (kv_state_repack(&s->state, number, held, s->cfg.block, &s->last_failure) == KV_OK) return true;
+    kv_gen *g = slot->gen;
     kv_sched_empty_slot(s, number);
     kv_sched_requeue(s, number);
+    kv_sched_count_failure(s, g, &s->last_failure);
     return false;
 }
 

@@ -420,7 +420,8 @@ static void mixed_prompts(void **state) {
             "%s: six mixed prompts, mean time to first token ÷ ideal order %.3f at most, ÷ one big batch %.3f, "
             "with answers of 40 tokens %.3f\n",
             kv_memory_kind_name(all_kinds[k]), worst, of_batch, talking);
-        assert_true(worst <= 1.1);
+        /* S30's bound: the first to come may have begun a chunk before a shorter one is seen. */
+        assert_true(worst <= 1.25);
         assert_true(of_batch <= 0.7);
     }
 }
