@@ -25,6 +25,7 @@ typedef struct world {
     int n_prompt;         /* of the last request */
     const kv_hint *hints; /* borrowed, n_hints of them: places of the next request, to be chosen from */
     int n_hints;
+    bool at_once;          /* I/O is done before the next call, not at random */
     bool may_fail;         /* restores, since files are made to */
     double us_per_token;   /* what computing one is said to have taken; 0 = 100 */
     int n_failed;          /* restores that did */
@@ -179,7 +180,8 @@ static inline int serve(world *w, const char *scope, const kv_token *tokens, int
         decode(w, seq, tokens, pos, e);
         pos = e;
         kv_trail_advance(t, &w->state, seq, tokens, pos, &places, w->us_per_token > 0 ? w->us_per_token : 100);
-        if (rnd(w, 4) == 0) kv_io_run_one(w->io);
+        if (w->at_once) settle(w);
+        else if (rnd(w, 4) == 0) kv_io_run_one(w->io);
         if (pos == n_prompt) assert_logits(w, tokens, n_prompt);
     }
     assert_logits(w, tokens, n);

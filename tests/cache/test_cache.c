@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "cache/record.h"
 #include "conversations.h"
 #include <time.h>
 
@@ -117,6 +118,44 @@ static void a_second_question_resumes_at_the_answers_end(void **state) {
             }
 }
 
+/* Bytes of a record with a block's cells, or its window cells. */
+static void measure(uint64_t *block, uint64_t *part) {
+    world w;
+    kv_error err = {0};
+    kv_token tokens[B];
+    kv_buf cells = {0}, window = {0};
+    open_world(&w, KV_MEMORY_WINDOW, 1, 1 << 20, 1 << 20, false);
+    fill(tokens, 0, B, 7);
+    decode(&w, 0, tokens, 0, B);
+    check(kv_state_capture(&cells, &window, &w.state, 0, 0, B, &err), &err);
+    *block = kv_record_bytes(B, cells.len);
+    *part = kv_record_bytes(B, window.len);
+    kv_buf_free(&cells);
+    kv_buf_free(&window);
+    close_world(&w);
+}
+
+/* Room for the parts of one window and the blocks of a chunk: parts behind the window let go of theirs. */
+static void a_small_queue_keeps_the_last_window(void **state) {
+    (void)state;
+    world w;
+    uint64_t block, part;
+    measure(&block, &part);
+    open_world(&w, KV_MEMORY_WINDOW, 1, 4 * part + CHUNK / B * block, 1 << 26, false);
+    w.at_once = true;
+    kv_token tokens[MAX];
+    fill(tokens, 0, MAX, 7);
+    kv_lookup_result r;
+    assert_int_equal(serve(&w, "", tokens, 501, 530, &r), 501);
+    settle(&w);
+    kv_cache_stats stats;
+    kv_cache_get_stats(&stats, w.cache);
+    assert_int_equal(stats.n_dropped, 0);
+    assert_int_equal(serve(&w, "", tokens, 501, 530, &r), 1);
+    assert_int_equal(serve(&w, "", tokens, 531, 540, &r), 1);
+    close_world(&w);
+}
+
 static uint64_t seed_of_day(void) {
     const char *given = getenv("KVASIR_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
@@ -173,6 +212,7 @@ int main(void) {
         cmocka_unit_test(a_parting_prompt_goes_back_to_what_is_kept),
         cmocka_unit_test(a_kept_position_stays_one),
         cmocka_unit_test(a_second_question_resumes_at_the_answers_end),
+        cmocka_unit_test(a_small_queue_keeps_the_last_window),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,6 +165,78 @@ static void memory_goes_before_disk(void **state) {
     close_world(&w);
 }
 
+typedef struct find {
+    int32_t e;
+    kv_record_head head;
+    int n;
+} find;
+
+static void find_block(void *ctx, const kv_store_row *row) {
+    find *f = ctx;
+    f->n += f->e == row->head.e && row->head.kind == KV_RECORD_BLOCK;
+    if (f->e == row->head.e && row->head.kind == KV_RECORD_BLOCK) f->head = row->head;
+}
+
+static find block_that_ends(const rig *r, int32_t e) {
+    find f = {.e = e};
+    assert_int_equal(kv_store_load_all(r->store, find_block, &f, NULL), KV_OK);
+    return f;
+}
+
+/* A longer block takes the place of the one that it begins with, but not of one that somebody pinned. */
+static void a_pinned_block_outlives_a_longer_one(void **state) {
+    (void)state;
+    for (int pinned = 0; pinned < 2; pinned++) {
+        world w;
+        rig r;
+        kv_error err = {0};
+        open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
+        kv_token tokens[MAX];
+        fill(tokens, 0, MAX, 7);
+        kv_lookup_result res;
+        serve(&w, "", tokens, 301, 330, &res);
+        settle(&w);
+        find open_end = block_that_ends(&r, 330);
+        assert_int_equal(open_end.n, 1);
+        if (pinned) check(kv_store_pin(r.store, &open_end.head, true, &err), &err);
+        serve(&w, "", tokens, 360, 380, &res);
+        settle(&w);
+        assert_int_equal(block_that_ends(&r, 336).n, 1);
+        assert_int_equal(block_that_ends(&r, 330).n, pinned);
+        close_world(&w);
+    }
+}
+
+/* What nothing leads to is removed, but not where another process writes: what leads to it may just have come. */
+static void orphans_of_a_shared_directory_stay(void **state) {
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        world w;
+        rig r;
+        kv_error err = {0};
+        open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
+        kv_token tokens[MAX];
+        fill(tokens, 0, MAX, 7);
+        kv_lookup_result res;
+        serve(&w, "", tokens, 301, 330, &res);
+        settle(&w);
+        find parent = block_that_ends(&r, 16 * B);
+        kv_store *other = NULL;
+        if (shared) check(kv_store_open(&other, &r.cfg, &err), &err);
+        check(kv_store_remove(r.store, &parent.head, &err), &err);
+        begin_anew(&w, false, false);
+        kv_cache_warm(w.cache);
+        serve(&w, "", tokens, 10, 11, &res); /* loads the scope */
+        settle(&w);
+        kv_cache_stats stats;
+        kv_cache_get_stats(&stats, w.cache);
+        assert_true(stats.n_orphans > 0);
+        assert_int_equal(block_that_ends(&r, 17 * B).n, shared);
+        kv_store_close(other);
+        close_world(&w);
+    }
+}
+
 /* Buffers for two blocks and a window part: the reader waits for the engine thread, also when several restore at once. */
 static void reading_keeps_to_its_budget(void **state) {
     (void)state;
@@ -381,6 +453,8 @@ int main(void) {
         cmocka_unit_test(erased_is_gone),
         cmocka_unit_test(other_settings_are_named),
         cmocka_unit_test(memory_goes_before_disk),
+        cmocka_unit_test(a_pinned_block_outlives_a_longer_one),
+        cmocka_unit_test(orphans_of_a_shared_directory_stay),
         cmocka_unit_test(reading_keeps_to_its_budget),
         cmocka_unit_test(a_damaged_record_is_a_miss),
         cmocka_unit_test(a_flush_writes_the_most_valuable_first),

@@ -27,7 +27,7 @@ const elementCall = (name, args) => `<tool_call>\n<function=${name}>\n${Object.e
 const gemma = `{{ bos_token }}{%- set ns = namespace(head='', rest=messages) -%}
 {%- if messages[0].role == 'system' -%}{%- set ns.head = messages[0].content + '\n\n' -%}{%- set ns.rest = messages[1:] -%}{%- endif -%}
 {%- for message in ns.rest -%}
-{%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('Roles must alternate between user and assistant') }}{%- endif -%}
+{%- if message.role == 'system' or (message.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('Roles must alternate between user and assistant') }}{%- endif -%}
 {{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + (ns.head if loop.first else '') + message.content | trim + '<end_of_turn>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}`;
