@@ -218,6 +218,7 @@ int kv_serve(const kv_options *opt) {
     kv_error err = {0};
     sigset_t before;
     int exit_status = KV_EXIT_FAILURE;
+    kv_machine_set_up_memory();
     tzset(); /* read once here, the zone is not set up by several threads at a time later */
     kv_service_open(&s.service);
     kv_status st = kv_wake_init(&s.wake, &err);

@@ -32,6 +32,17 @@ uint64_t kv_machine_raise_open_files(uint64_t want) {
     return setrlimit(RLIMIT_NOFILE, &more) == 0 ? more.rlim_cur : lim.rlim_cur;
 }
 
+/* glibc by itself learns from large buffers that are freed to keep up to 64 MiB at the top of each thread's arena, where
+ * malloc_trim does not look. Set once, neither is learned any more. */
+#define MALLOC_KEEPS (2 << 20)
+
+void kv_machine_set_up_memory(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, MALLOC_KEEPS);
+    mallopt(M_TRIM_THRESHOLD, MALLOC_KEEPS);
+#endif
+}
+
 void kv_machine_give_back_memory(void) {
 #if defined(__GLIBC__)
     malloc_trim(0);

@@ -22,6 +22,8 @@ uint64_t kv_machine_memory_total(void);
 uint64_t kv_machine_memory_available(void);
 /* Resident set of this process in bytes. */
 uint64_t kv_machine_rss(void);
+/* Before other threads run: what is freed goes back to the system by itself, but for a few MiB a thread. */
+void kv_machine_set_up_memory(void);
 /* Gives memory that was freed, but is kept for later by the allocator, back to the system, where that can be had. */
 void kv_machine_give_back_memory(void);
 /* A short text that is equal on the same machine and differs on another kind: CPU model, cores, flags hash. */

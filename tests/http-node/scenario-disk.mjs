@@ -199,12 +199,8 @@ async function smallBudget(t) {
 /* ── sleep ── */
 
 const rss = (server) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${server.pid}/status`, 'utf8'))[1]) * 1024;
-async function asleep(server) {
-  for (;;) {
-    const text = await (await fetch(`${server.url}/metrics`)).text();
-    if (/^kvasir_asleep 1$/m.test(text)) return;
-  }
-}
+/** For the n-th time, and all is given back: the metric turns 1 when it begins. */
+const asleep = (server, n) => server.until((lines) => lines.filter((line) => /^asleep after/.test(line)).length >= n, 'its sleep');
 
 async function sleeps(t) {
   const disk = new Disk(t);
@@ -212,7 +208,7 @@ async function sleeps(t) {
   await disk.start('--sleep-idle-seconds', '0.3', '--metrics');
   for (let round = 0; round < 3; round++) {
     for (const talk of talks) await turn(disk, talk, `round ${round}`);
-    await asleep(disk.server);
+    await asleep(disk.server, round + 1);
   }
   if (process.platform === 'linux' && !/-asan|-tsan|build-/.test(binary)) {
     const none = await startServer({ args: ['--test-fake', 'full'] });
