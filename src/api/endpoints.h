@@ -17,7 +17,8 @@ kv_status kv_props_write(kv_buf *out, const kv_app *app, bool asleep, kv_error *
 void kv_models_write(kv_buf *out, const kv_app *app);
 /* Is this one of the names that the model goes by? */
 bool kv_models_has(const kv_app *app, const char *name);
-void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep); /* n_idle may be NULL */
+kv_status kv_models_refuse(const kv_app *app, const char *name, kv_error *err); /* KV_NOT_FOUND: it is none of them */
+void kv_slots_write(kv_buf *out, int *n_idle, const kv_app *app, bool asleep);  /* n_idle may be NULL */
 
 #define KV_ENDPOINT(name) kv_status name(void *app, kv_http_request *req, kv_http_response *res, kv_error *err)
 

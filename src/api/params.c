@@ -251,7 +251,5 @@ kv_status kv_params_check_body(const json_t *body, const kv_app *app, kv_error *
     const char *model = NULL;
     kv_status st = kv_json_str(&model, body, "model", err);
     if (st != KV_OK || !app->opt->strict_model || !model || kv_models_has(app, model)) return st;
-    kv_fail_field(err, "model", "the model '%.100s' does not exist; this server has '%s'", model, app->model_name);
-    if (err) err->status = KV_NOT_FOUND;
-    return KV_NOT_FOUND;
+    return kv_models_refuse(app, model, err);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 /* ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -176,4 +177,12 @@ json_t *kv_shape_pick(const json_t *from, const json_t *paths) {
         if (found) json_object_set(out, path, found);
     }
     return out;
+}
+
+json_t *kv_shape_time(int64_t unix_seconds) {
+    char text[32] = "";
+    time_t t = (time_t)unix_seconds;
+    struct tm tm;
+    if (gmtime_r(&t, &tm)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return json_string(text);
 }

@@ -30,6 +30,8 @@ const char *kv_shape_finish(const kv_choice *c);
 void kv_shape_fingerprint(char *out, size_t room, const kv_app *app);
 /* Fills `out` with prefix and 32 random letters and digits. */
 void kv_shape_id(char *out, size_t room, const char *prefix);
+/* RFC 3339, UTC. A new string. */
+json_t *kv_shape_time(int64_t unix_seconds);
 /* "path/to/member" as far as it exists: {"path/to/member": value} for each path. */
 json_t *kv_shape_pick(const json_t *from, const json_t *paths);
 

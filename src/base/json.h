@@ -20,9 +20,8 @@
 #define KV_JSON_MAX_DEPTH 256
 
 /* A tree is far larger than its text: an empty object has about 230 bytes in it, a number 40, and a member with its
- * number 130. With
- * these bounds it stays below 1 GiB, and what is sent in earnest far below them: a prompt of a million token ids has a
- * million values, 100,000 messages with a tool call each 600,000 containers. */
+ * number 130. With these bounds it stays below 1 GiB, and what is sent in earnest far below them: a prompt of a million
+ * token ids has a million values, 100,000 messages with a tool call each 600,000 containers. */
 #define KV_JSON_MAX_CONTAINERS 1000000 /* objects and arrays */
 #define KV_JSON_MAX_VALUES     8000000 /* commas, colons and containers: values, and names of members */
 
@@ -31,7 +30,8 @@
  * `*out` is owned by the caller (json_decref). */
 kv_status kv_json_parse(json_t **out, const char *text, size_t n, kv_error *err);
 
-/* KV_INVALID when the text, read as JSON, is nested deeper than that or has more in it. Whether it is JSON at all is not looked at. */
+/* KV_INVALID when the text, read as JSON, is nested deeper than that or has more in it. Whether it is JSON at all is not
+ * looked at. */
 kv_status kv_json_check_depth(const char *text, size_t n, kv_error *err);
 /* How many brackets at most were open at a time in a text that comes in pieces; those in strings count, too. *open: those
  * that are, 0 at the start. */

@@ -314,7 +314,8 @@ static void check_node(void *cache, kv_radix_node *node) {
         KV_CHECK(r->head.e == kv_radix_start(node) + kv_radix_n_tokens(node));
         KV_CHECK(kv_hash_equal(r->head.payload_hash, kv_hash_bytes(r->payload.data, r->payload.len)));
         KV_CHECK(atomic_load(&r->account) == KV_ACCOUNT_RAM || (c->cfg.store && !rec.on_disk));
-        KV_CHECK(r->payload.cap <= r->payload.len + 1 || rec.on_disk); /* as counted; read buffers are a little larger */
+        KV_CHECK(r->payload.cap <= r->payload.len + 1 ||
+                 rec.on_disk); /* as counted; read buffers are a little larger */
         kv_record_unref(r);
     }
 }

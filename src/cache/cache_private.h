@@ -112,6 +112,8 @@ bool kv_cache_tokens_of(void *cache, const kv_radix_node *node, kv_token *out);
 kv_status kv_cache_read(kv_cache *c, kv_record *r, bool *from_drive, kv_error *err);
 /* The head by which the store finds a node's record. False: there is none on disk. */
 bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *node, kv_radix_slot slot);
+bool kv_cache_is_pinned(kv_cache *c, const kv_radix_node *node,
+                        kv_radix_slot slot); /* on disk, as this process knows */
 /* A use of the node, in the tree, and of some of its records, on disk. slots: bits, 1 << kv_radix_slot. */
 void kv_cache_touch(kv_cache *c, kv_radix_node *node, unsigned slots);
 /* The record goes from the tree, from memory and from disk. */

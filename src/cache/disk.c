@@ -45,6 +45,11 @@ bool kv_cache_head_of(kv_record_head *out, kv_cache *c, const kv_radix_node *nod
     return true;
 }
 
+bool kv_cache_is_pinned(kv_cache *c, const kv_radix_node *node, kv_radix_slot slot) {
+    kv_record_head head;
+    return c->cfg.store && kv_cache_head_of(&head, c, node, slot) && kv_store_is_pinned(c->cfg.store, &head);
+}
+
 /* The record is not on disk any more. */
 static void lost(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
     pthread_mutex_lock(&c->mutex);

@@ -22,6 +22,12 @@ typedef struct victims {
     int64_t now;
 } victims;
 
+/* The slot's record, if it lies in the RAM account: nothing writes it any more. Else NULL. Caller holds the mutex. */
+static const kv_record *in_ram(kv_radix_record *rec, const kv_cache *c, const kv_radix_node *node, kv_radix_slot slot) {
+    const kv_record *r = kv_radix_get_record(rec, c->tree, node, slot) ? rec->ram : NULL;
+    return r && atomic_load(&r->account) == KV_ACCOUNT_RAM ? r : NULL;
+}
+
 /* What of a node lies in the RAM account, and whether all of that is on disk too. */
 static uint64_t bytes_in_ram(kv_cache *c, const kv_radix_node *node, uint32_t *compute_ms, uint32_t *keep,
                              bool *on_disk) {
@@ -31,9 +37,8 @@ static uint64_t bytes_in_ram(kv_cache *c, const kv_radix_node *node, uint32_t *c
     pthread_mutex_lock(&c->mutex);
     for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) {
         kv_radix_record rec;
-        if (!kv_radix_get_record(&rec, c->tree, node, slot) || !rec.ram) continue;
-        const kv_record *r = rec.ram;
-        if (atomic_load(&r->account) != KV_ACCOUNT_RAM) continue;
+        const kv_record *r = in_ram(&rec, c, node, slot);
+        if (!r) continue;
         bytes += r->counted;
         *compute_ms += rec.compute_ms;
         if (rec.keep_300s * 300u > *keep) *keep = rec.keep_300s * 300u;
@@ -67,12 +72,10 @@ static int by_worth(const void *a, const void *b) {
     return x->worth < y->worth ? -1 : x->worth > y->worth;
 }
 
-/* The record of this slot lies in the RAM account: nothing writes it any more. */
 static bool is_in_ram(kv_cache *c, const kv_radix_node *node, kv_radix_slot slot) {
     kv_radix_record rec;
     pthread_mutex_lock(&c->mutex);
-    const kv_record *r = kv_radix_get_record(&rec, c->tree, node, slot) ? rec.ram : NULL;
-    bool yes = r && atomic_load(&r->account) == KV_ACCOUNT_RAM;
+    bool yes = in_ram(&rec, c, node, slot) != NULL;
     pthread_mutex_unlock(&c->mutex);
     return yes;
 }
@@ -127,11 +130,6 @@ bool kv_cache_keep_in_ram(kv_cache *c, kv_record *r) {
 /* ── insertion ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* What somebody pinned stays: the longer block may be evicted, this one may not. */
-static bool is_pinned(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
-    kv_record_head head;
-    return c->cfg.store && kv_cache_head_of(&head, c, node, slot) && kv_store_is_pinned(c->cfg.store, &head);
-}
-
 void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
     kv_radix_node *shorter[16];
     int n = kv_radix_prefixes(shorter, 16, c->tree, node);
@@ -139,7 +137,7 @@ void kv_cache_supersede(kv_cache *c, kv_radix_node *node) {
         kv_radix_record rec;
         for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WINDOW; slot++)
             if (kv_radix_get_record(&rec, c->tree, node, slot) && (!c->cfg.store || rec.on_disk) &&
-                !is_pinned(c, shorter[i], slot))
+                !kv_cache_is_pinned(c, shorter[i], slot))
                 kv_cache_remove(c, shorter[i], slot);
         kv_cache_prune(c, shorter[i]);
     }

@@ -236,18 +236,14 @@ void kv_cache_note_resumed(kv_cache *c, const kv_lookup *l, int32_t position) {
 
 /* ── the path's budget ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool is_pinned(kv_cache *c, const kept *k) {
-    kv_record_head head;
-    return c->cfg.store && kv_cache_head_of(&head, c, k->node, slot_of(c)) && kv_store_is_pinned(c->cfg.store, &head);
-}
-
 /* Chooses what stays beside the new one, the last of the spots of which one is each of the list's, in order; what is
  * pinned stays, and where two prompts parted as long as something else can go. False: it does not fit. */
 static bool choose_states(kv_spot *spots, const kept_list *l, kv_policy_terms *t) {
     int n = l->n + 1;
     for (int soft = 1; soft >= 0; soft--) {
         for (int i = 0; i < l->n; i++)
-            spots[i].is_fixed = is_pinned(l->c, &l->list[i]) || (soft && spots[i].kind == KV_PLACE_BRANCH);
+            spots[i].is_fixed =
+                kv_cache_is_pinned(l->c, l->list[i].node, slot_of(l->c)) || (soft && spots[i].kind == KV_PLACE_BRANCH);
         spots[l->n].is_fixed = true;
         kv_policy_choose(spots, n, t);
         if (kv_policy_bytes(spots, n, t) <= t->budget) return true;
@@ -296,7 +292,7 @@ static uint64_t parts_needed(bool *needed, const kept_list *l, const kv_spot *sp
     uint64_t sum = 0;
     for (int i = 0; i < l->n; i++) {
         int32_t q = l->list[i].q, e = l->list[i].spot.position;
-        needed[i] = e > last_from || is_pinned(l->c, &l->list[i]);
+        needed[i] = e > last_from || kv_cache_is_pinned(l->c, l->list[i].node, slot_of(l->c));
         for (int k = 0; k < n && !needed[i]; k++) {
             int32_t P = spots[k].position;
             needed[i] = spots[k].is_kept && q < P && e > kv_window_start(c->window, c->window_is_chunked, P) && e <= P;

@@ -42,11 +42,17 @@ kv_trail *kv_trail_new(kv_cache *c) {
     return t;
 }
 
-static void let_go(kv_trail *t) {
+/* Of the held parts those that end at or before `e`. */
+static void let_go_to(kv_trail *t, int32_t e) {
     for (int i = 0; i < t->n_held; i++) {
+        if (!t->held[i].part || t->held[i].part->head.e > e) continue;
         kv_record_unref(t->held[i].part);
         t->held[i].part = NULL;
     }
+}
+
+static void let_go(kv_trail *t) {
+    let_go_to(t, INT32_MAX);
 }
 
 void kv_trail_free(kv_trail *t) {
@@ -215,21 +221,12 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
     kv_cache_insert_later(c, r);
 }
 
-/* Parts that lie behind the window at n, and so behind that of every later position, hold no room in the queue. */
-static void let_go_behind(kv_trail *t, const kv_state *state, int32_t n) {
-    int32_t from = kv_state_window_start(state, n);
-    for (int i = 0; i < t->n_held; i++) {
-        if (!t->held[i].part || t->held[i].part->head.e > from) continue;
-        kv_record_unref(t->held[i].part);
-        t->held[i].part = NULL;
-    }
-}
-
 /* Full blocks that are complete. prompt: says how long they are to be kept; NULL: as before. */
 static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
                            const kv_places *prompt) {
     int32_t block = t->cache->cfg.block;
-    let_go_behind(t, state, n);
+    /* What lies behind the window at n, and so behind that of every later position, holds no room in the queue. */
+    let_go_to(t, kv_state_window_start(state, n));
     while (t->edge + block <= n) {
         if (prompt) t->keep_seconds = kv_policy_keep_seconds(t->edge + 1, prompt);
         if (!capture_block(t, state, seq, tokens, t->edge + block, n)) return;

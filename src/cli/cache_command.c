@@ -242,7 +242,8 @@ static kv_status open_store(kv_cache_tool *t, const verb *v, kv_error *err) {
         .max_age_s = v->run == kv_cache_gc && t->older_than > 0 ? t->older_than : 0,
     };
     kv_file_info info;
-    if (cfg.read_only && f->stat(f, t->dir.data, &info) == 0 && !info.is_mine && kv_files_as_root(&t->files, info.owner))
+    if (cfg.read_only && f->stat(f, t->dir.data, &info) == 0 && !info.is_mine &&
+        kv_files_as_root(&t->files, info.owner))
         cfg.files = &t->files.files;
     if (imports && t->dry_run && status == KV_NOT_FOUND) return KV_OK; /* the file alone is looked at */
     if (t->url && status == KV_NOT_FOUND) return KV_OK;                /* that server may keep all of it in memory */

@@ -31,7 +31,7 @@ typedef struct kv_cache_tool {
 
     kv_buf dir;
     kv_files_of_user files; /* where root looks at another user's directory */
-    kv_store *store; /* NULL where there is no directory and that is fine */
+    kv_store *store;        /* NULL where there is no directory and that is fine */
     int64_t now;
     kv_cache_ns *list; /* by namespace */
     size_t n;

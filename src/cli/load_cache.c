@@ -122,11 +122,16 @@ static uint64_t choose_ram(const kv_loaded *l, const kv_options *opt) {
     return l->store ? clamp(left / RAM_SHARE_DISK, 0, RAM_MOST_DISK) : clamp(left, 0, RAM_MOST);
 }
 
+/* Bytes of what is kept at a position beside blocks and window parts. */
+static uint64_t state_bytes(const kv_engine_info *e) {
+    uint64_t cell = e->bytes_per_cell + e->bytes_per_window_cell;
+    return e->bytes_recurrent + (e->memory == KV_MEMORY_WHOLE ? (uint64_t)e->n_ctx * cell : 0);
+}
+
 static uint64_t read_buffers(const kv_loaded *l) {
     const kv_engine_info *e = kv_engine_get_info(l->engine);
     uint64_t block = (uint64_t)l->block * (e->bytes_per_cell + e->bytes_per_window_cell);
-    uint64_t state = e->bytes_recurrent + (uint64_t)e->n_window * e->bytes_per_window_cell;
-    if (e->memory == KV_MEMORY_WHOLE) state += (uint64_t)e->n_ctx * (e->bytes_per_cell + e->bytes_per_window_cell);
+    uint64_t state = state_bytes(e) + (uint64_t)e->n_window * e->bytes_per_window_cell;
     uint64_t group = (block + state) + (block + state) / 8 + (1u << 20); /* with the notes of each cell */
     return READ_LEAST > group + READ_BLOCKS * block ? READ_LEAST : group + READ_BLOCKS * block;
 }
@@ -136,8 +141,7 @@ static uint64_t read_buffers(const kv_loaded *l) {
 static uint64_t queue_bytes(const kv_loaded *l, uint64_t room, uint64_t share) {
     const kv_engine_info *e = kv_engine_get_info(l->engine);
     uint64_t block = (uint64_t)l->block * e->bytes_per_cell, part = (uint64_t)l->block * e->bytes_per_window_cell;
-    uint64_t state = e->bytes_recurrent;
-    if (e->memory == KV_MEMORY_WHOLE) state += (uint64_t)e->n_ctx * (e->bytes_per_cell + e->bytes_per_window_cell);
+    uint64_t state = state_bytes(e);
     uint64_t parts = e->n_window ? (uint64_t)(e->n_window / l->block + 2) * part : 0;
     uint64_t need = 2 * (state + block) + (uint64_t)e->n_slots * (parts + block);
     need += need / 8 + (1u << 20); /* with the notes of each cell */
@@ -145,9 +149,10 @@ static uint64_t queue_bytes(const kv_loaded *l, uint64_t room, uint64_t share) {
     if (bytes >= need) return bytes;
     uint64_t most = room / 2;
     if (need > most && bytes < state + block)
-        KV_WARN("a state of this model takes %.0f MiB, more than the %.0f MiB that can wait for being kept: no state is, "
-                "and conversations are computed again; give --cache-ram more, or -c less",
-                (double)(state + block) / (1 << 20), (double)(most > bytes ? most : bytes) / (1 << 20));
+        KV_WARN(
+            "a state of this model takes %.0f MiB, more than the %.0f MiB that can wait for being kept: no state is, "
+            "and conversations are computed again; give --cache-ram more, or -c less",
+            (double)(state + block) / (1 << 20), (double)(most > bytes ? most : bytes) / (1 << 20));
     return need < most ? need : most > bytes ? most : bytes;
 }
 

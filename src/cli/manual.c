@@ -163,25 +163,25 @@ void kv_manual_page(kv_buf *out) {
                 "on from the last token that matches, after a restart or a crash too.\n");
     add_commands(out);
     add_options(out);
-    kv_buf_adds(out,
-                ".SH ENVIRONMENT\n"
-                "Each option is also read as KVASIR_ and its name (KVASIR_CTX_SIZE for \\-\\-ctx\\-size), then under "
-                "llama\\-server's variable, then from the file that \\-\\-config names; the command line wins.\n"
-                ".TP\n\\fBCACHE_DIRECTORY\\fR, \\fBSTATE_DIRECTORY\\fR\nDirectories that systemd made for the "
-                "service; they come before XDG_CACHE_HOME, XDG_STATE_HOME and HOME. Without any of them nothing is "
-                "kept on disk.\n"
-                ".TP\n\\fBKVASIR_URL\\fR, \\fBKVASIR_API_KEY\\fR\nThe server that why and status ask "
-                "(http://127.0.0.1:8080; unix:/run/k.sock for a socket), and a key that its key file marks as admin.\n"
-                ".TP\n\\fBNOTIFY_SOCKET\\fR, \\fBWATCHDOG_USEC\\fR\nWhere and how often the service manager wants "
-                "to be told; see\n.BR sd_notify (3).\n"
-                ".SH SIGNALS\n"
-                ".TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR\nStop within \\-\\-stop\\-timeout; a second one ends at once.\n"
-                ".TP\n\\fBSIGHUP\\fR\nThe log file is opened anew, and the keys are read again.\n"
-                ".SH FILES\n"
-                ".TP\n\\fI~/.cache/kvasir\\fR\nThe cache, not encrypted; \\-\\-cache\\-dir names another place.\n"
-                ".TP\n\\fI~/.local/state/kvasir\\fR\nWhat was measured once, and the stored responses of /v1/responses, "
-                "not encrypted; \\-\\-state\\-dir names another place.\n"
-                ".SH EXIT STATUS\n0 after a clean end, 1 after a failure, 2 for wrong usage.\n");
+    kv_buf_adds(
+        out, ".SH ENVIRONMENT\n"
+             "Each option is also read as KVASIR_ and its name (KVASIR_CTX_SIZE for \\-\\-ctx\\-size), then under "
+             "llama\\-server's variable, then from the file that \\-\\-config names; the command line wins.\n"
+             ".TP\n\\fBCACHE_DIRECTORY\\fR, \\fBSTATE_DIRECTORY\\fR\nDirectories that systemd made for the "
+             "service; they come before XDG_CACHE_HOME, XDG_STATE_HOME and HOME. Without any of them nothing is "
+             "kept on disk.\n"
+             ".TP\n\\fBKVASIR_URL\\fR, \\fBKVASIR_API_KEY\\fR\nThe server that why and status ask "
+             "(http://127.0.0.1:8080; unix:/run/k.sock for a socket), and a key that its key file marks as admin.\n"
+             ".TP\n\\fBNOTIFY_SOCKET\\fR, \\fBWATCHDOG_USEC\\fR\nWhere and how often the service manager wants "
+             "to be told; see\n.BR sd_notify (3).\n"
+             ".SH SIGNALS\n"
+             ".TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR\nStop within \\-\\-stop\\-timeout; a second one ends at once.\n"
+             ".TP\n\\fBSIGHUP\\fR\nThe log file is opened anew, and the keys are read again.\n"
+             ".SH FILES\n"
+             ".TP\n\\fI~/.cache/kvasir\\fR\nThe cache, not encrypted; \\-\\-cache\\-dir names another place.\n"
+             ".TP\n\\fI~/.local/state/kvasir\\fR\nWhat was measured once, and the stored responses of /v1/responses, "
+             "not encrypted; \\-\\-state\\-dir names another place.\n"
+             ".SH EXIT STATUS\n0 after a clean end, 1 after a failure, 2 for wrong usage.\n");
     add_foreign(out);
     kv_buf_adds(out, ".SH SEE ALSO\n.BR systemd.service (5),\n.BR logrotate (8)\n");
 }

@@ -148,17 +148,23 @@ static void other_settings_are_named(void **state) {
     }
 }
 
+/* Room for all, and a prompt of 301 tokens with its answer to 330 on disk; tokens: MAX of them. */
+static void open_with_a_talk(world *w, rig *r, kv_token *tokens) {
+    kv_lookup_result res;
+    open_with_disk(w, r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
+    fill(tokens, 0, MAX, 7);
+    serve(w, "", tokens, 301, 330, &res);
+    settle(w);
+}
+
 /* Memory takes what the disk has too while there is room, and lets it go without loss. */
 static void memory_goes_before_disk(void **state) {
     (void)state;
     world w;
     rig r;
-    open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
     kv_token tokens[MAX];
-    fill(tokens, 0, MAX, 7);
     kv_lookup_result res;
-    serve(&w, "", tokens, 301, 330, &res);
-    settle(&w);
+    open_with_a_talk(&w, &r, tokens);
     assert_int_equal(serve(&w, "", tokens, 301, 330, &res), 1);
     assert_int_equal(w.n_ram, 300);
     assert_int_equal(w.n_disk, 0);
@@ -190,12 +196,9 @@ static void a_pinned_block_outlives_a_longer_one(void **state) {
         world w;
         rig r;
         kv_error err = {0};
-        open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
         kv_token tokens[MAX];
-        fill(tokens, 0, MAX, 7);
         kv_lookup_result res;
-        serve(&w, "", tokens, 301, 330, &res);
-        settle(&w);
+        open_with_a_talk(&w, &r, tokens);
         find open_end = block_that_ends(&r, 330);
         assert_int_equal(open_end.n, 1);
         if (pinned) check(kv_store_pin(r.store, &open_end.head, true, &err), &err);
@@ -214,12 +217,9 @@ static void orphans_of_a_shared_directory_stay(void **state) {
         world w;
         rig r;
         kv_error err = {0};
-        open_with_disk(&w, &r, KV_MEMORY_FULL, 1, LARGE, LARGE, LARGE, LARGE, false);
         kv_token tokens[MAX];
-        fill(tokens, 0, MAX, 7);
         kv_lookup_result res;
-        serve(&w, "", tokens, 301, 330, &res);
-        settle(&w);
+        open_with_a_talk(&w, &r, tokens);
         find parent = block_that_ends(&r, 16 * B);
         kv_store *other = NULL;
         if (shared) check(kv_store_open(&other, &r.cfg, &err), &err);

@@ -75,8 +75,6 @@ kv_status kv_ollama_job(kv_job **out, json_t *body, bool generate, kv_app *app, 
 extern const kv_dialect kv_ollama_dialect; /* of jobs whose state is a kv_ollama */
 /* An answer's beginning: model, created_at and an empty message or response. A new object. */
 json_t *kv_ollama_object(const kv_ollama *o, const char *text, size_t n, bool done);
-/* RFC 3339, UTC. A new string. */
-json_t *kv_ollama_time(int64_t unix_seconds);
 /* "X-…: warnings" as the answer's member, unless --plain-json. */
 void kv_ollama_warn(json_t *answer, const kv_ollama *o, const kv_app *app);
 

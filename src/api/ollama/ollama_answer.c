@@ -18,17 +18,9 @@
 
 /* ── objects ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-json_t *kv_ollama_time(int64_t unix_seconds) {
-    char text[32] = "";
-    time_t t = (time_t)unix_seconds;
-    struct tm tm;
-    if (gmtime_r(&t, &tm)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    return json_string(text);
-}
-
 json_t *kv_ollama_object(const kv_ollama *o, const char *text, size_t n, bool done) {
     json_t *v =
-        json_pack("{s:o, s:o}", "model", kv_json_text0(o->model), "created_at", kv_ollama_time(kv_wall_seconds()));
+        json_pack("{s:o, s:o}", "model", kv_json_text0(o->model), "created_at", kv_shape_time(kv_wall_seconds()));
     if (o->generate) json_object_set_new(v, "response", kv_json_text(text, n));
     else
         json_object_set_new(v, "message",

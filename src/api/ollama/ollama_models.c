@@ -10,6 +10,7 @@
 #include "api/body.h"
 #include "api/endpoints.h"
 #include "api/ollama/ollama.h"
+#include "api/shapes.h"
 #include "base/hash.h"
 
 #define NEVER_SECONDS 7258118400 /* expires_at of a model that stays: the year 2200 */
@@ -181,7 +182,7 @@ static json_t *entry(const char *name, const json_t *facts) {
 
 static void add_tag(json_t *models, const kv_app *app, const char *name, const json_t *facts) {
     json_t *e = entry(name, facts);
-    json_object_set_new(e, "modified_at", kv_ollama_time(app->started_at));
+    json_object_set_new(e, "modified_at", kv_shape_time(app->started_at));
     json_object_set(e, "size", json_object_get(facts, "size"));
     json_object_set(e, "capabilities", json_object_get(facts, "capabilities"));
     json_array_append_new(models, e);
@@ -224,7 +225,7 @@ kv_status kv_serve_ollama_ps(void *ctx, kv_http_request *req, kv_http_response *
         json_object_set(e, "size", json_object_get(facts, "in_memory"));
         json_object_set_new(e, "size_vram", json_integer(size_on_gpu(app, facts)));
         json_object_set_new(e, "expires_at",
-                            kv_ollama_time(idle > 0 ? kv_wall_seconds() + (int64_t)idle : NEVER_SECONDS));
+                            kv_shape_time(idle > 0 ? kv_wall_seconds() + (int64_t)idle : NEVER_SECONDS));
         json_object_set(e, "context_length", json_object_get(json_object_get(facts, "details"), "context_length"));
         json_array_append_new(models, e);
     }
@@ -248,7 +249,7 @@ kv_status kv_serve_ollama_show(void *ctx, kv_http_request *req, kv_http_response
                               json_object_get(facts, "parameters"), "template", json_object_get(facts, "template"),
                               "details", json_object_get(facts, "details"), "model_info",
                               json_object_get(facts, "model_info"), "capabilities",
-                              json_object_get(facts, "capabilities"), "modified_at", kv_ollama_time(app->started_at));
+                              json_object_get(facts, "capabilities"), "modified_at", kv_shape_time(app->started_at));
         kv_json_dump(&res->body, o);
         kv_buf_free(&modelfile);
         json_decref(o);

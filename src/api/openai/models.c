@@ -1,10 +1,10 @@
 /* /v1/models: the one model, in OpenAI's list, in llama-server's, and with vLLM's max_model_len. /v1/models/{name}: its
  * entry of that list, for all names that it goes by, with the members of Anthropic's API, which has the same path. */
 #include <string.h>
-#include <time.h>
 
 #include "api/anthropic/anthropic.h"
 #include "api/endpoints.h"
+#include "api/shapes.h"
 #include "base/json.h"
 
 bool kv_models_has(const kv_app *app, const char *name) {
@@ -12,6 +12,12 @@ bool kv_models_has(const kv_app *app, const char *name) {
     for (int i = 0; i < app->n_aliases; i++)
         if (strcmp(name, app->aliases[i]) == 0) return true;
     return false;
+}
+
+kv_status kv_models_refuse(const kv_app *app, const char *name, kv_error *err) {
+    kv_fail_field(err, "model", "the model '%.100s' does not exist; this server has '%s'", name, app->model_name);
+    if (err) err->status = KV_NOT_FOUND;
+    return KV_NOT_FOUND;
 }
 
 static json_t *alias_list(const kv_app *app) {
@@ -72,26 +78,20 @@ kv_status kv_serve_models(void *app, kv_http_request *req, kv_http_response *res
 /* ── one by its name ───────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void add_anthropic(json_t *entry) {
-    char text[32] = "1970-01-01T00:00:00Z";
-    time_t created = (time_t)json_integer_value(json_object_get(entry, "created"));
-    struct tm tm;
-    if (gmtime_r(&created, &tm)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
     json_t *n_ctx = json_object_get(entry, "max_model_len");
     json_object_set_new(entry, "type", json_string("model"));
     json_object_set(entry, "display_name", json_object_get(entry, "id"));
-    json_object_set_new(entry, "created_at", json_string(text));
+    json_object_set_new(entry, "created_at", kv_shape_time(json_integer_value(json_object_get(entry, "created"))));
     json_object_set(entry, "max_input_tokens", n_ctx);
     json_object_set(entry, "max_tokens", n_ctx);
 }
 
 static kv_status no_model(const kv_app *app, kv_http_request *req, kv_http_response *res, kv_error *err) {
-    kv_fail_field(err, "model", "the model '%.100s' does not exist; this server has '%s'", kv_http_segment(req),
-                  app->model_name);
-    err->status = KV_NOT_FOUND;
-    if (!kv_http_get_header(req, "anthropic-version")) return KV_NOT_FOUND;
+    kv_status st = kv_models_refuse(app, kv_http_segment(req), err);
+    if (!kv_http_get_header(req, "anthropic-version")) return st;
     err->request_id = kv_http_request_id(req);
     kv_anthropic_error_body(&res->body, err);
-    res->status = kv_status_http(KV_NOT_FOUND);
+    res->status = kv_status_http(st);
     return KV_OK;
 }
 
