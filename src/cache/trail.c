@@ -91,6 +91,10 @@ static bool is_stored(const kv_trail *t, kv_hash key, kv_radix_slot slot) {
     return yes;
 }
 
+static int32_t min32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
 static void count_dropped(kv_trail *t) {
     kv_cache *c = t->cache;
     t->has_gaps = true;
@@ -103,19 +107,19 @@ static void count_dropped(kv_trail *t) {
 static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q,
                              int32_t e, kv_buf *payload) {
     bool whole = kind == KV_RECORD_WHOLE;
-    kv_record_head head = {
-        .kind = kind,
-        .canonical = t->cache->policy.exact_chunk > 0,
-        .ns = kv_radix_key(t->root),
-        .key = key,
-        .parent = t->edge_key,
-        .q = q,
-        .e = e,
-        .n_tokens = whole ? e : e - q,
-        .compute_ms = (uint32_t)(t->us_per_token *
-                                 (whole || kind == KV_RECORD_CHECKPOINT ? t->cache->policy.interval : e - q) / 1e3),
-        .n_payload = payload->len,
-        .keep_seconds = (uint32_t)t->keep_seconds};
+    /* A state saves the way from the one before it, which none says; not more than an interval, and than there is. */
+    int32_t saved = whole || kind == KV_RECORD_CHECKPOINT ? min32(t->cache->policy.interval, e) : e - q;
+    kv_record_head head = {.kind = kind,
+                           .canonical = t->cache->policy.exact_chunk > 0,
+                           .ns = kv_radix_key(t->root),
+                           .key = key,
+                           .parent = t->edge_key,
+                           .q = q,
+                           .e = e,
+                           .n_tokens = whole ? e : e - q,
+                           .compute_ms = (uint32_t)(t->us_per_token * saved / 1e3),
+                           .n_payload = payload->len,
+                           .keep_seconds = (uint32_t)t->keep_seconds};
     kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q);
     if (!r) {
         kv_buf_free(payload); /* as large as a state; what comes next may be a block */

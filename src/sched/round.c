@@ -85,9 +85,16 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
 
 static kv_round plan(kv_sched *s) {
     kv_round r = {.chunk_slot = next_to_prefill(s)};
-    for (int i = 0; i < s->n_slots; i++)
-        if (kv_slot_runs(&s->slots[i]) && kv_slot_left(&s->slots[i]) == 1) s->decoding[r.n_decode++] = i;
-    if (r.chunk_slot >= 0) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode);
+    bool has_first = false;
+    for (int i = 0; i < s->n_slots; i++) {
+        if (!kv_slot_runs(&s->slots[i]) || kv_slot_left(&s->slots[i]) != 1) continue;
+        s->decoding[r.n_decode++] = i;
+        if (!s->slots[i].gen->run.n_decoded) has_first = true;
+    }
+    /* A first token waits for nobody's chunk, and a prompt that ends with it leaves the next one its cells. Not twice in a
+     * row: such prompts could come all the time. */
+    bool waits = has_first && s->chunked >= 0;
+    if (r.chunk_slot >= 0 && !waits) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode);
     if (!r.n_chunk) r.chunk_slot = -1;
     return r;
 }

@@ -28,6 +28,21 @@ kv_ns_dirs *kv_store_dirs(kv_store *s, uint16_t ns) {
 
 /* ── reserve ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+static const kv_table_row *block_row(const kv_store *s, kv_hash ns, kv_hash key) {
+    uint32_t i = kv_table_find(&s->table, ns, key, KV_RECORD_BLOCK);
+    return i == KV_NO_ROW ? NULL : &s->table.rows[i];
+}
+
+/* The blocks that a record is of use with: the one before it, and for what lies on its own block's end that block, too.
+ * How long a block is, the one before it tells. With the mutex held. */
+static bool has_its_path(const kv_store *s, const kv_record_head *h) {
+    if (h->q == 0) return true;
+    const kv_table_row *before = block_row(s, h->ns, h->parent);
+    if (!before) return false;
+    bool on_end = h->kind != KV_RECORD_BLOCK && h->e - h->q == (int32_t)(before->e - before->q);
+    return !on_end || block_row(s, h->ns, h->key);
+}
+
 static kv_status add_pending(kv_store *s, const kv_record_head *h, kv_error *err) {
     kv_table_row row = {
         .key = h->key,
@@ -46,9 +61,8 @@ static kv_status add_pending(kv_store *s, const kv_record_head *h, kv_error *err
     pthread_mutex_lock(&s->mutex);
     if (kv_table_find(&s->table, h->ns, h->key, h->kind) != KV_NO_ROW)
         status = kv_fail(err, KV_INVALID, "the record is stored, or being stored, already");
-    else if (h->kind == KV_RECORD_BLOCK && h->q > 0 &&
-             kv_table_find(&s->table, h->ns, h->parent, KV_RECORD_BLOCK) == KV_NO_ROW)
-        status = kv_fail(err, KV_NOT_FOUND, "the block before it is not in the disk cache, so nobody could use it");
+    else if (!has_its_path(s, h))
+        status = kv_fail(err, KV_NOT_FOUND, "the block it hangs on is not in the disk cache, so nobody could use it");
     else if (!kv_table_ns(&row.ns, &s->table, h->ns))
         status = kv_fail(err, KV_NO_MEMORY, "the disk cache has too many namespaces");
     else kv_table_add(&s->table, &row);

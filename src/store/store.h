@@ -97,7 +97,8 @@ double kv_store_fade(int64_t idle_s);
 /* Reserve room for a record (ns, key, parent, kind, q, e, n_tokens, compute_ms and n_payload are used), evicting by
  * worth if it pays. wanted: its path was hit before, so the day's cap does not stop it. KV_NO_MEMORY with the reason:
  * over the budget, over today's writes, volume nearly full. KV_INVALID: it is stored, or being stored, already.
- * KV_NOT_FOUND: a block whose parent block is neither stored nor being stored, which would be of no use to anybody.
+ * KV_NOT_FOUND: its parent block is neither stored nor being stored, or that of which it is a window or a state at the
+ * end is not: it would be of no use to anybody.
  * The reservation is used up by kv_store_write, whether that succeeds or not, or given back by kv_store_unreserve. */
 kv_status kv_store_reserve(kv_store *s, const kv_record_head *head, double worth, bool wanted, kv_error *err);
 void kv_store_unreserve(kv_store *s, const kv_record_head *head);

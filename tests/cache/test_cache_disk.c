@@ -157,6 +157,40 @@ static void open_with_a_talk(world *w, rig *r, kv_token *tokens) {
     settle(w);
 }
 
+typedef struct saved {
+    uint32_t ms;
+    int n;
+} saved;
+
+static void add_saved(void *ctx, const kv_store_row *row) {
+    saved *s = ctx;
+    if (row->head.kind != KV_RECORD_CHECKPOINT && row->head.kind != KV_RECORD_WHOLE) return;
+    if (row->head.compute_ms > s->ms) s->ms = row->head.compute_ms;
+    s->n++;
+}
+
+/* A state saves what lies before it, at most an interval: that of a prompt of five tokens pushes nobody out. */
+static void a_state_is_worth_what_it_saves(void **state) {
+    (void)state;
+    for (kv_memory_kind kind = KV_MEMORY_HYBRID; kind <= KV_MEMORY_WHOLE; kind++)
+        for (int n = 5; n <= 301; n += 296) {
+            world w;
+            rig r;
+            kv_token tokens[MAX];
+            kv_lookup_result res;
+            open_with_disk(&w, &r, kind, 1, LARGE, 0, LARGE, LARGE, false);
+            fill(tokens, 0, MAX, 7);
+            w.us_per_token = 10000;
+            serve(&w, "", tokens, n, n + 1, &res);
+            settle(&w);
+            saved most = {0};
+            assert_int_equal(kv_store_load_all(r.store, add_saved, &most, NULL), KV_OK);
+            assert_true(most.n > 0);
+            assert_int_equal(most.ms, 10 * (n + 1 < INTERVAL ? n + 1 : INTERVAL));
+            close_world(&w);
+        }
+}
+
 /* Memory takes what the disk has too while there is room, and lets it go without loss. */
 static void memory_goes_before_disk(void **state) {
     (void)state;
@@ -452,6 +486,7 @@ int main(void) {
         cmocka_unit_test(after_a_restart_one_token_is_computed),
         cmocka_unit_test(erased_is_gone),
         cmocka_unit_test(other_settings_are_named),
+        cmocka_unit_test(a_state_is_worth_what_it_saves),
         cmocka_unit_test(memory_goes_before_disk),
         cmocka_unit_test(a_pinned_block_outlives_a_longer_one),
         cmocka_unit_test(orphans_of_a_shared_directory_stay),

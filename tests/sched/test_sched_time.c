@@ -314,6 +314,44 @@ static void idle_ones_cost_nothing(void **state) {
     }
 }
 
+/* A first token waits for no chunk, but one that is due in every round does not keep a prompt from going on. */
+static void first_tokens_shut_nobody_out(void **state) {
+    (void)state;
+    enum { CHUNK = 64, CHUNKS = 10, MOST_STEPS = 2 * CHUNKS + 4 };
+    for (int k = 0; k < N_KINDS; k++) {
+        world w;
+        dice d = {3};
+        request longer, shorts[MOST_STEPS];
+        int steps = 0;
+        world_params p = world_defaults(all_kinds[k]);
+        p.fake.cost.per_token_ns = 1000;
+        p.sched.block = p.sched.chunk = p.sched.min_chunk = CHUNK;
+        p.engine.n_slots = 2;
+        p.engine.n_batch = CHUNK + 2;
+        p.engine.n_ctx = 4096;
+        world_open(&w, &p);
+        request_init(&longer, NULL, 0);
+        random_tokens(&longer.prompt, &d, CHUNK * CHUNKS);
+        longer.params.n_predict = 1;
+        request_submit(&longer, &w);
+        for (; !longer.answer.len; steps++) {
+            assert_true(steps < MOST_STEPS);
+            request *r = &shorts[steps];
+            request_init(r, NULL, 0);
+            random_tokens(&r->prompt, &d, 1);
+            r->params.n_predict = 1;
+            request_submit(r, &w);
+            world_step(&w);
+            request_read(&longer);
+        }
+        assert_true(steps > CHUNKS); /* rounds without a chunk */
+        world_finish(&w, shorts, steps);
+        for (int i = 0; i < steps; i++) request_free(&shorts[i]);
+        request_free(&longer);
+        world_close(&w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stall_bound),
@@ -323,6 +361,7 @@ int main(void) {
         cmocka_unit_test(shortest_first),
         cmocka_unit_test(nobody_is_overtaken_for_long),
         cmocka_unit_test(idle_ones_cost_nothing),
+        cmocka_unit_test(first_tokens_shut_nobody_out),
     };
     return cmocka_run_group_tests_name("sched/time", tests, NULL, NULL);
 }

@@ -209,6 +209,38 @@ static void quarantine_is_bounded(void **state) {
     rig_free(&r);
 }
 
+/* A state or a window is of use to nobody without the blocks that lead to it; inside a block, without that before it. */
+static void nothing_without_its_path(void **state) {
+    (void)state;
+    rig r;
+    rig_init(&r, 2 << 20, 1);
+    rig_open(&r);
+    make_chain();
+    static const kv_record_kind kinds[] = {KV_RECORD_WINDOW, KV_RECORD_CHECKPOINT};
+    rec at_end[2], inside[2];
+    for (int k = 0; k < 2; k++) {
+        at_end[k] = make_rec(kinds[k], &chain[0], 1, 40000, 100);
+        inside[k] = make_rec(kinds[k], &chain[0], 1, 40000, 100);
+        inside[k].head.e -= 4;
+        inside[k].head.n_tokens -= 4;
+        inside[k].head.key = kv_hash_chain(inside[k].head.parent, inside[k].tokens, 12);
+    }
+    for (int n_blocks = 0; n_blocks <= 2; n_blocks++) {
+        if (n_blocks) assert_int_equal(store_rec(&r, &chain[n_blocks - 1], 1), KV_OK);
+        for (int k = 0; k < 2; k++) {
+            if (n_blocks < 2) assert_int_equal(store_rec(&r, &inside[k], 1e9), n_blocks ? KV_OK : KV_NOT_FOUND);
+            assert_int_equal(store_rec(&r, &at_end[k], 1e9), n_blocks == 2 ? KV_OK : KV_NOT_FOUND);
+        }
+        rig_check(&r);
+    }
+    for (int k = 0; k < 2; k++) {
+        free(at_end[k].payload);
+        free(inside[k].payload);
+    }
+    rig_free(&r);
+    free_chain();
+}
+
 /* What hangs on a block goes before it; the least worth first; what is worth no less than the new stays. */
 static void eviction_by_worth(void **state) {
     (void)state;
@@ -541,11 +573,17 @@ static void two_share(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(publish_and_read),    cmocka_unit_test(index_is_derived),
-        cmocka_unit_test(damage_is_set_aside), cmocka_unit_test(quarantine_is_bounded),
-        cmocka_unit_test(eviction_by_worth),   cmocka_unit_test(worth_fades),
-        cmocka_unit_test(no_thrash),           cmocka_unit_test(limits_and_modes),
-        cmocka_unit_test(housekeeping),        cmocka_unit_test(two_share),
+        cmocka_unit_test(publish_and_read),
+        cmocka_unit_test(index_is_derived),
+        cmocka_unit_test(damage_is_set_aside),
+        cmocka_unit_test(quarantine_is_bounded),
+        cmocka_unit_test(nothing_without_its_path),
+        cmocka_unit_test(eviction_by_worth),
+        cmocka_unit_test(worth_fades),
+        cmocka_unit_test(no_thrash),
+        cmocka_unit_test(limits_and_modes),
+        cmocka_unit_test(housekeeping),
+        cmocka_unit_test(two_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
