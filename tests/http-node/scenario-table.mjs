@@ -129,8 +129,8 @@ apply, and why.
 - **In memory**: between two requests others take every slot. **Restarted**: the server ends, another begins on its disk cache.
 - S4, S5, S19, S20 and F1 to F8 run through chat completions, Anthropic's Messages and Responses, and fail unless all three
   count the same.
-- **Lengths** are the shape's own, at most ¾ of the context: ${models.map((m) => `${m.name} ${m.context}`).join(', ')}. The shapes are random
-  Q8_0 weights around SmolLM2's tokenizer (\`tools/mkmodel\`).
+- **Lengths** are the shape's own, at most ¾ of the context: ${models.map((m) => `${m.name} ${m.context}`).join(', ')}; S29 and S30
+  have servers of their own with at least 4096 and 6144. The shapes are random Q8_0 weights around SmolLM2's tokenizer (\`tools/mkmodel\`).
 - Answers that go on in a conversation are played. Compared with cold ones are those with \`--exact\` here; in normal mode,
   where another shape of batch may move a quantised model, those of the tiny F32 models in \`make test\`, which runs the same
   shapes at an eighth of the lengths (\`tests/http-node/scenario-shapes.mjs\`).
