@@ -91,10 +91,6 @@ static bool is_stored(const kv_trail *t, kv_hash key, kv_radix_slot slot) {
     return yes;
 }
 
-static int32_t min32(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
-
 static void count_dropped(kv_trail *t) {
     kv_cache *c = t->cache;
     t->has_gaps = true;
@@ -107,8 +103,9 @@ static void count_dropped(kv_trail *t) {
 static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q,
                              int32_t e, kv_buf *payload) {
     bool whole = kind == KV_RECORD_WHOLE;
+    int32_t saved = e - q;
     /* A state saves the way from the one before it, which none says; not more than an interval, and than there is. */
-    int32_t saved = whole || kind == KV_RECORD_CHECKPOINT ? min32(t->cache->policy.interval, e) : e - q;
+    if (whole || kind == KV_RECORD_CHECKPOINT) saved = e < t->cache->policy.interval ? e : t->cache->policy.interval;
     kv_record_head head = {.kind = kind,
                            .canonical = t->cache->policy.exact_chunk > 0,
                            .ns = kv_radix_key(t->root),
