@@ -78,16 +78,22 @@ static bool may_be_kept(const kv_slot *slot) {
     return slot->trail && slot->gen->cache_prompt && (slot->is_kept || slot->captured_at != held);
 }
 
+/* It came later, so all that was computed of it was computed while the one with `key` waited. */
+static bool has_overtaken(const kv_slot *slot, const kv_queue_key *key) {
+    return slot->gen->run.id > key->arrival;
+}
+
 /* The prompt that comes last of those that are being computed, if it comes after `key`, and not only by so little that
- * putting it back would cost more. */
-static int last_behind(const kv_sched *s, const kv_queue_key *key) {
+ * putting it back would cost more: of those that may be kept, or of those that have overtaken. */
+static int last_behind(const kv_sched *s, const kv_queue_key *key, bool overtakers) {
     int last = -1;
     int64_t max_wait_us = (int64_t)s->cfg.max_wait_ms * 1000;
     kv_queue_key last_key = *key;
     if (!kv_queue_overdue(key, max_wait_us)) last_key.left += s->cfg.block;
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2 || slot->gen->id_slot >= 0 || !may_be_kept(slot)) continue;
+        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2 || slot->gen->id_slot >= 0) continue;
+        if (overtakers ? !has_overtaken(slot, key) : !may_be_kept(slot)) continue;
         kv_queue_key its = kv_slot_key(s, slot);
         if (kv_queue_compare(&its, &last_key, max_wait_us) <= 0) continue;
         last = i;
@@ -97,20 +103,22 @@ static int last_behind(const kv_sched *s, const kv_queue_key *key) {
 }
 
 /* Prompts are computed one after the other, so that one which is not its turn needs no slot as long as what there is of
- * it can be had again. */
+ * it can be had again. Where it cannot, it loses that to one that was overtaken for too long: no more than what it took
+ * while it overtook. */
 bool kv_sched_give_way(kv_sched *s, const kv_gen *g, const kv_queue_key *key) {
     int number;
-    while ((number = last_behind(s, key)) >= 0) {
+    while ((number = last_behind(s, key, false)) >= 0) {
         kv_slot *slot = &s->slots[number];
         int32_t held = (int32_t)slot->held.len;
         if (!kv_sched_fits(s, g, number, 0, 0)) return false;
         if (held && slot->captured_at != held) kv_sched_capture_end(s, number);
-        if (held && !slot->is_kept) continue; /* not asked again before it has computed more */
-        kv_sched_requeue(s, number);
-        s->stats.n_gave_way++;
-        return true;
+        if (!held || slot->is_kept) break; /* else not asked again before it has computed more */
     }
-    return false;
+    if (number < 0 && kv_queue_overdue(key, (int64_t)s->cfg.max_wait_ms * 1000)) number = last_behind(s, key, true);
+    if (number < 0 || !kv_sched_fits(s, g, number, 0, 0)) return false;
+    kv_sched_requeue(s, number);
+    s->stats.n_gave_way++;
+    return true;
 }
 
 int kv_sched_n_running(const kv_sched *s) {

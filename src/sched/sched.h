@@ -12,10 +12,11 @@
  * two, first the tokens sorted by sequence, then the chunk (docs/engine.md "Batches").
  * Prompts are prefilled one after the other, the one with least left to compute first, but nobody is overtaken for
  * longer than max_wait_ms (queue.h). Where all slots are taken, a prompt that goes before one that is being computed takes
- * its place: what there is of that one is in the cache, and it comes back. While somebody decodes, a chunk is a power of
- * two, the largest predicted to take at most max_stall_ms, less what restores took in the same round. The last prompt
- * token is always decoded alone, and the first token that comes of it waits for nobody's chunk: such a round has none, but
- * not two in a row.
+ * its place, if what there is of that one is in the cache, and it comes back; to one that it has overtaken for max_wait_ms
+ * it gives way in any case.
+ * While somebody decodes, a chunk is a power of two, the largest predicted to take at most max_stall_ms, less what restores
+ * took in the same round. The last prompt token is always decoded alone, and the first token that comes of it waits for
+ * nobody's chunk: such a round has none, but not two in a row.
  * When cells run out, idle slots are emptied, then the youngest generation goes back to the queue with its sampler,
  * grammar and RNG, and is computed again later. Nobody gets an error for it.
  *

@@ -184,7 +184,8 @@ void kv_sched_touch(kv_sched *s, int slot); /* the content of held changed */
 void kv_sched_empty_slot(kv_sched *s, int slot);
 void kv_sched_requeue(kv_sched *s, int slot); /* its generation goes back to the queue */
 /* The prompt that comes last of those that are being computed, where g with this key goes before it and would have room in
- * its place: back to the queue, if all that was computed of it is kept. False: there is none. */
+ * its place: back to the queue, if all that was computed of it is kept, or if it came later than g and g was overtaken for
+ * max_wait. False: there is none. */
 bool kv_sched_give_way(kv_sched *s, const kv_gen *g, const kv_queue_key *key);
 void kv_sched_release_slot(kv_sched *s, int slot, bool keep); /* its generation leaves; keep what it holds? */
 bool kv_sched_evict(kv_sched *s, int32_t need); /* give up an idle slot's cells; false when no idle one has any */

@@ -99,7 +99,6 @@ typedef struct job {
     int64_t arrives_us, hangs_up_us; /* INT64_MAX: never */
     bool submitted, hung_up;
     int64_t overtaken_us;
-    bool excused[MOST]; /* those that it may still wait for once it was overtaken for long enough */
 } job;
 
 typedef struct workload {
@@ -174,10 +173,6 @@ static bool stands_still(const workload *l, const job *j) {
     return !kv_sched_looks_up(j->r.gen);
 }
 
-static bool can_give_way(const workload *l, const job *j) {
-    return l->w.cache && j->r.params.cache_prompt;
-}
-
 /* The chunk is of what some request that came no later than `j` begins with, too, and waits for. */
 static bool serves_older(const workload *l, const job *j, const job *served, const watched_call *chunk) {
     for (int i = 0; i < l->n; i++) {
@@ -192,14 +187,10 @@ static bool serves_older(const workload *l, const job *j, const job *served, con
 static void count_overtaking(workload *l, const watched_call *chunk, int64_t us) {
     job *served = job_in(l, chunk->chunk_seq);
     if (!served) return; /* it hung up in this very step */
-    /* Asked in this step whether it could be had again, and the cache could not promise that. */
-    const kv_slot *slot = &l->w.sched->slots[chunk->chunk_seq];
-    bool must_stay = l->w.cache && slot->captured_at == chunk->chunk_pos && chunk->chunk_pos > 0 && !slot->is_kept;
     for (int i = 0; i < l->n; i++) {
         job *j = &l->jobs[i];
-        if (j == served || !stands_still(l, j) || id_of(j) > id_of(served) || j->excused[served - l->jobs]) continue;
+        if (j == served || !stands_still(l, j) || id_of(j) > id_of(served)) continue;
         if (serves_older(l, j, served, chunk)) continue;
-        if (must_stay && j->r.gen->run.state != KV_RUN_IN_SLOT) continue;
         j->overtaken_us += us;
         if (l->is_replay)
             print_message(
@@ -209,12 +200,6 @@ static void count_overtaking(workload *l, const watched_call *chunk, int64_t us)
                 (unsigned long long)j->r.gen->run.leader, (int)(served - l->jobs), (int)chunk->chunk_pos,
                 (int)served->r.prompt.len, served->r.params.cache_prompt ? "" : ", not cached",
                 (long long)j->overtaken_us, (long long)j->r.gen->run.overtaken_us);
-        bool crossed = j->overtaken_us - us < l->p.sched.max_wait_ms * 1000LL &&
-                       j->overtaken_us >= l->p.sched.max_wait_ms * 1000LL;
-        if (!crossed || j->r.gen->run.state == KV_RUN_IN_SLOT) continue;
-        for (int k = 0; k < l->n; k++) /* what could not be had again keeps its slot */
-            j->excused[k] =
-                l->jobs[k].submitted && l->jobs[k].r.gen->run.state == KV_RUN_IN_SLOT && !can_give_way(l, &l->jobs[k]);
     }
 }
 

@@ -444,7 +444,7 @@ static double first_at_ms(const request *r) {
 }
 
 /* Every slot has a long prompt in it and a short one comes: it does not wait for one of them to end. Nothing is computed
- * twice for that; where nothing would be kept, it waits. */
+ * twice for that; where nothing would be kept, it waits. (It came last, and is overtaken by nobody.) */
 static void the_last_in_order_gives_way(void **state) {
     (void)state;
     for (int k = 0; k < N_KINDS; k++)
@@ -482,6 +482,51 @@ static void the_last_in_order_gives_way(void **state) {
                     request_free(&r[i]);
                 }
             }
+}
+
+/* What cannot be had again keeps its slot, but not against one that it has overtaken for max_wait. */
+static void who_overtook_gives_way(void **state) {
+    (void)state;
+    enum { WAIT = 500 };
+    static const struct {
+        int n_slots, prompt[3], n_predict[3], n_gave_way;
+    } cases[] = {
+        {1, {300, 3000, 2000}, {1, 1, 1}, 1},  /* the third goes before the second, until that is overdue */
+        {2, {5000, 300, 100}, {1, 1, 400}, 0}, /* the third streams; the first has overtaken nobody */
+    };
+    for (int k = 0; k < N_KINDS; k++)
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            world w;
+            world_params p = params(all_kinds[k], cases[c].n_slots);
+            dice d = {(uint64_t)k + 60};
+            request r[3];
+            kv_tokens none = {0};
+            uint64_t sum = 0;
+            p.cache_queue = 0;
+            p.sched.max_wait_ms = WAIT;
+            p.fake.cost = (kv_fake_cost){.per_token_ns = 1000000, .call_ns = 1000000, .slow_factor = 1};
+            world_open(&w, &p);
+            for (int i = 0; i < 3; i++) {
+                ask(&r[i], &w, &none, &d, cases[c].prompt[i], cases[c].n_predict[i]);
+                sum += r[i].prompt.len;
+                if (i == 0) until_computed(&w, 1);
+            }
+            world_finish(&w, r, 3);
+            assert_int_equal(stats_of(&w).n_gave_way, cases[c].n_gave_way);
+            assert_true(r[1].gen->run.overtaken_us >= WAIT * 1000);
+            if (cases[c].n_gave_way) {
+                assert_true(first_at_ms(&r[1]) < first_at_ms(&r[2]));
+                assert_in_range(computed(&w) - sum, 1, WAIT + CHUNK); /* a token takes a ms at least */
+            } else {
+                assert_true(first_at_ms(&r[0]) < first_at_ms(&r[1]));
+                assert_int_equal(computed(&w), sum);
+            }
+            world_close(&w);
+            for (int i = 0; i < 3; i++) {
+                assert_alone(&p, &r[i]);
+                request_free(&r[i]);
+            }
+        }
 }
 
 /* ── restores beside a stream ──────────────────────────────────────────────────────────────────────────────────── */
@@ -666,6 +711,7 @@ int main(void) {
         cmocka_unit_test(strangers),
         cmocka_unit_test(who_is_led_keeps_its_place),
         cmocka_unit_test(the_last_in_order_gives_way),
+        cmocka_unit_test(who_overtook_gives_way),
         cmocka_unit_test(restores_share_the_stall),
         cmocka_unit_test(what_can_never_fit),
         cmocka_unit_test(two_that_overflow_both_finish),
