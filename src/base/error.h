@@ -29,6 +29,7 @@
     X(NO_MEMORY, 500, "server_error")          /* malloc or a memory budget said no */                                 \
     X(NO_CELLS, 500, "server_error")           /* the engine's cell pool is full; nothing was processed */             \
     X(ENGINE_DAMAGED, 500, "server_error")     /* a compute failed half-way: sequences are no longer valid */          \
+    X(NOT_NUMBERS, 500, "server_error")        /* the engine computed NaN: nothing in its memory is valid */           \
     X(ENGINE, 500, "server_error")             /* the engine refused or threw; its state is as before */               \
     X(IO, 500, "server_error")                 /* a system call failed; message carries errno's text */                \
     X(CORRUPT, 500, "server_error")            /* data from disk failed its check */                                   \

@@ -88,6 +88,10 @@ void kv_cache_warm(kv_cache *c);
  * Not on the engine thread; look-ups that run keep what they hold. What a running request captures meanwhile may stay.
  * Returns how many records went. */
 uint64_t kv_cache_erase(kv_cache *c, const char *scope, kv_error *err);
+/* From position `from` on these n tokens' path is not found again, in memory and on disk, nor what hangs on it: what was
+ * captured of it turned out to be no numbers. Look-ups that start later do not see it. The engine thread; I/O is done
+ * elsewhere. */
+void kv_cache_forget(kv_cache *c, const char *scope, const kv_token *tokens, int32_t n, int32_t from);
 /* No captures come any more: waits until all is on disk, at most timeout_us (with an inline io: runs its jobs as long
  * as that). What is worth most goes first; returns how many tokens' cells were dropped. */
 uint64_t kv_cache_flush(kv_cache *c, int64_t timeout_us);

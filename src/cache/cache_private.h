@@ -3,6 +3,7 @@
  *   cache.c    making, freeing, numbers, checks; scopes
  *   insert.c   captured records into the tree; what goes when memory is short
  *   disk.c     scopes from the store into the tree; records written behind, read back, gone
+ *   forget.c   what turned out to be no numbers
  *   flush.c    the end: what waits for the disk, the most valuable first
  *   rest.c     while the engine is gone and the cache stays
  *   lookup.c   from a prompt to a position and the records that lead there
@@ -41,6 +42,15 @@ typedef struct kv_record_list {
     kv_record *first, *last;
 } kv_record_list;
 
+/* A path that is to be forgotten from a position on, once what was captured before that is in the tree. */
+typedef struct kv_forgetting {
+    kv_hash ns;
+    kv_token *tokens; /* owned, n of them */
+    int32_t n, from;
+    uint64_t after; /* n_settled must have come so far */
+    struct kv_forgetting *next;
+} kv_forgetting;
+
 struct kv_cache {
     kv_cache_config cfg;
     kv_memory_kind memory;
@@ -58,6 +68,7 @@ struct kv_cache {
     kv_scope *scopes;      /* owned, n_scopes */
     int n_scopes;
     kv_record_list insertions, writes; /* parents before what hangs on them */
+    kv_forgetting *forgettings;        /* owned, in order; each counts as captured and settled, too */
     bool inserting, writing;           /* a job is on its way or runs: one at a time keeps the order */
     int64_t give_up_at;             /* what is not written by then shall not be; INT64_MAX: nobody waits for an end */
     uint64_t tokens_in_hand;        /* of blocks that the writing job took out of `writes` */
@@ -99,6 +110,13 @@ void kv_cache_insert_later(kv_cache *c, kv_record *r);
 bool kv_cache_keep_in_ram(kv_cache *c, kv_record *r);
 void kv_cache_supersede(kv_cache *c, kv_radix_node *node); /* a longer block holds what shorter ones hold */
 
+/* Something was added to what the inserting job does, and counts as captured from now on. */
+void kv_cache_start_inserting(kv_cache *c);
+
+/* forget.c */
+kv_forgetting *kv_cache_next_forgetting(kv_cache *c); /* the one whose turn it is, or NULL. Caller holds the mutex */
+void kv_cache_carry_out(kv_cache *c, kv_forgetting *f);
+
 /* disk.c; I/O threads. All do nothing without a store. */
 void kv_cache_load_scope(kv_cache *c, kv_hash ns); /* its records on disk into the tree, once */
 void kv_cache_write_later(kv_cache *c, kv_record *r);
@@ -118,6 +136,8 @@ bool kv_cache_is_pinned(kv_cache *c, const kv_radix_node *node,
 void kv_cache_touch(kv_cache *c, kv_radix_node *node, unsigned slots);
 /* The record goes from the tree, from memory and from disk. */
 void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot);
+/* The records of all nodes below go; the node itself stays. */
+void kv_cache_forget_below(kv_cache *c, kv_radix_node *top);
 /* A node that has no record any more goes with all that hangs on it. Takes over the reference; false: it has some. */
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node);
 

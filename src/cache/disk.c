@@ -145,7 +145,7 @@ void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
     if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
 }
 
-static void forget_below(kv_cache *c, kv_radix_node *top) {
+void kv_cache_forget_below(kv_cache *c, kv_radix_node *top) {
     size_t n;
     kv_radix_node **nodes = kv_cache_below(&n, c, top);
     for (size_t i = 0; i < n; i++) {
@@ -161,7 +161,7 @@ bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
         kv_radix_record rec;
         if (kv_radix_get_record(&rec, c->tree, node, slot)) lost = false;
     }
-    if (lost) forget_below(c, node);
+    if (lost) kv_cache_forget_below(c, node);
     kv_cache_prune(c, node);
     return lost;
 }

@@ -207,18 +207,21 @@ static void count_inserted(kv_cache *c, const kv_record *r, bool ok) {
 static void insert_all(void *cache) {
     kv_cache *c = cache;
     for (;;) {
+        bool ok = false;
         pthread_mutex_lock(&c->mutex);
-        kv_record *r = kv_cache_pop(&c->insertions);
-        if (!r) {
+        kv_forgetting *f = kv_cache_next_forgetting(c);
+        kv_record *r = f ? NULL : kv_cache_pop(&c->insertions);
+        if (!f && !r) {
             c->inserting = false;
             pthread_cond_broadcast(&c->quiet);
         }
         pthread_mutex_unlock(&c->mutex);
-        if (!r) return;
-        bool ok = insert(c, r);
+        if (!f && !r) return;
+        if (f) kv_cache_carry_out(c, f);
+        else ok = insert(c, r);
         if (ok && r->head.kind != KV_RECORD_BLOCK) kv_cache_count_place(c, r->head.place, false);
         pthread_mutex_lock(&c->mutex);
-        count_inserted(c, r, ok);
+        if (r) count_inserted(c, r, ok);
         c->n_settled++;
         pthread_cond_broadcast(&c->settled);
         pthread_mutex_unlock(&c->mutex);
@@ -226,9 +229,8 @@ static void insert_all(void *cache) {
     }
 }
 
-void kv_cache_insert_later(kv_cache *c, kv_record *r) {
+void kv_cache_start_inserting(kv_cache *c) {
     pthread_mutex_lock(&c->mutex);
-    kv_cache_append(&c->insertions, r);
     bool start = !c->inserting;
     c->inserting = true;
     pthread_mutex_unlock(&c->mutex);
@@ -237,4 +239,11 @@ void kv_cache_insert_later(kv_cache *c, kv_record *r) {
     pthread_mutex_lock(&c->mutex);
     c->n_captured++; /* only now: who waits for it stands behind its job */
     pthread_mutex_unlock(&c->mutex);
+}
+
+void kv_cache_insert_later(kv_cache *c, kv_record *r) {
+    pthread_mutex_lock(&c->mutex);
+    kv_cache_append(&c->insertions, r);
+    pthread_mutex_unlock(&c->mutex);
+    kv_cache_start_inserting(c);
 }

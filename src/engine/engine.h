@@ -433,6 +433,8 @@ static inline const kv_engine_info *kv_engine_get_info(const kv_engine *e) {
  *   KV_NO_CELLS       no room in a pool; nothing was processed and every sequence is as before
  *   KV_ENGINE_DAMAGED failed half-way: on full and windowed memory the batch's sequences, with recurrent layers
  *                     every sequence, must be removed and computed again
+ *   KV_NOT_NUMBERS    a wanted row's logits are NaN. They come of memory that is, and it spoils all others: cells that are
+ *                     masked, and those that were given back, are still multiplied by 0. Only kv_engine_clear helps
  *   KV_ENGINE         refused before anything happened */
 static inline kv_status kv_engine_decode(kv_engine *e, const kv_batch *b, kv_error *err) {
     return e->ops->decode(e, b, err);
@@ -441,6 +443,7 @@ static inline kv_status kv_engine_decode(kv_engine *e, const kv_batch *b, kv_err
 static inline const float *kv_engine_logits(kv_engine *e, int row) {
     return e->ops->logits(e, row);
 }
+/* Every sequence is removed; after a call that failed half-way, or was not numbers, memory is zeroed too. */
 static inline void kv_engine_clear(kv_engine *e) {
     e->ops->clear(e);
 }

@@ -187,11 +187,18 @@ static void fake_seq_cp(kv_engine *base, kv_seq src, kv_seq dst, kv_pos p0, kv_p
     if (e->no_trim_below[src] > e->no_trim_below[dst]) e->no_trim_below[dst] = e->no_trim_below[src];
 }
 
+static void zero(kv_fake_engine *e) {
+    if (e->has_main) kv_fake_pool_zero(&e->main);
+    if (e->has_window) kv_fake_pool_zero(&e->window);
+    e->damaged = false;
+}
+
 static void fake_clear(kv_engine *base) {
     kv_fake_engine *e = kv_fake_engine_of(base);
     if (e->has_main) kv_fake_pool_clear(&e->main);
     if (e->has_window) kv_fake_pool_clear(&e->window);
     if (e->has_rows) kv_fake_rows_clear(&e->rows);
+    if (e->damaged) zero(e);
     memset(e->no_trim_below, 0, (size_t)e->n_seq * sizeof *e->no_trim_below);
 }
 
@@ -407,6 +414,7 @@ static void write_token(kv_fake_engine *e, int32_t k, uint64_t hidden, uint64_t 
 /* `n_good` tokens come out right, the others are written but wrong: a compute that stopped half-way. */
 static void compute_pass(kv_fake_engine *e, const kv_batch *b, int32_t from, int32_t to, int32_t n_good) {
     int32_t n_runs = find_runs(e, from, to);
+    bool nan = e->gives_nan || (e->has_main && e->main.n_nan) || (e->has_window && e->window.n_nan);
     take_pass(e, n_runs, from, to);
     for (int32_t k = from; k < to; k++) {
         kv_seq s = e->seq[k];
@@ -418,6 +426,8 @@ static void compute_pass(kv_fake_engine *e, const kv_batch *b, int32_t from, int
         if (e->has_rows) seen.recurrent = kv_fake_rows_digest(&e->rows, s);
         uint64_t hidden = kv_fake_hidden(e->model->params.seed, &seen);
         if (k - from >= n_good) hidden = ~hidden;
+        if (seen.token == e->model->params.nan_token && seen.token > 0) nan = true;
+        if (nan || seen.recurrent == KV_FAKE_NAN) hidden = KV_FAKE_NAN;
         write_token(e, k, hidden, seen.recurrent);
         int32_t slot = e->slot_of[e->order[k]];
         if (slot >= 0) e->hidden[slot] = hidden;
@@ -464,10 +474,11 @@ static kv_status fake_decode(kv_engine *base, const kv_batch *b, kv_error *err) 
     if (st != KV_OK) return st;
     uint64_t no = e->n_decodes++;
     kv_status injected = p->inject ? p->inject(p->inject_ctx, no) : KV_OK;
-    if (injected != KV_OK && injected != KV_ENGINE_DAMAGED && injected != KV_NO_CELLS)
+    if (injected != KV_OK && injected != KV_ENGINE_DAMAGED && injected != KV_NO_CELLS && injected != KV_NOT_NUMBERS)
         return kv_fail(err, injected, "decode %llu: an injected failure", (unsigned long long)no);
     if (injected == KV_NO_CELLS || !prepare(e, b)) return no_cells(e, b, err);
     if (injected == KV_ENGINE_DAMAGED) {
+        e->damaged = true;
         compute(e, b, true);
         return kv_fail(err, KV_ENGINE_DAMAGED, "decode %llu: an injected failure half-way", (unsigned long long)no);
     }
@@ -476,7 +487,14 @@ static kv_status fake_decode(kv_engine *base, const kv_batch *b, kv_error *err) 
         e->filled[e->n_wanted] = false;
         e->slot_of[i] = e->n_wanted++;
     }
+    e->gives_nan = injected == KV_NOT_NUMBERS;
     compute(e, b, false);
+    for (int32_t i = 0; i < e->n_wanted; i++) {
+        if (e->hidden[i] != KV_FAKE_NAN) continue;
+        e->damaged = true;
+        for (int32_t k = 0; k < b->n; k++) e->slot_of[k] = -1;
+        return kv_fail(err, KV_NOT_NUMBERS, "decode %llu: the logits are not numbers", (unsigned long long)no);
+    }
     return KV_OK;
 }
 

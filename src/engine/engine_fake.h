@@ -20,7 +20,9 @@
  *
  * It imitates docs/engine.md: a seq_cp that leaves the window out decodes silently other logits; blobs are laid out as
  * there, and a failing state_set leaves its damage; a full pool is KV_NO_CELLS with nothing done; an injected failure
- * is KV_ENGINE_DAMAGED with half of the work done. A call is split into passes as libllama splits it into ubatches.
+ * is KV_ENGINE_DAMAGED with half of the work done; an injected KV_NOT_NUMBERS makes NaN of what the call computes, which
+ * is told only where a wanted row is one, and from then on of everything, until a clear: cells that are masked or free
+ * are multiplied all the same. It lives on in blobs. A call is split into passes as libllama splits it into ubatches.
  * What engine_llama refuses (positions that do not follow, unequal runs on recurrent memory, a cut after KV_NO_CELLS on
  * windowed memory) is refused here too.
  *
@@ -53,13 +55,14 @@ typedef struct kv_fake_params {
     const char *vocab_path;    /* a GGUF whose tokenizer and template are used (loaded vocab-only); NULL = bytes */
     const char *chat_template; /* NULL: the GGUF's, or ChatML; "" with bytes: none, kv_model.border stays NULL */
     bool edge_sensitive;       /* chunk edges and the pass's size are hashed too, for --exact */
+    kv_token nan_token;        /* computing it gives NaN; 0 = none does */
     int32_t end_one_in;        /* the likeliest token ends the turn once in this many rows; 0 = 128, -1 = never */
     int32_t bytes_per_cell, bytes_per_window_cell, bytes_recurrent; /* in blobs; at least (and with 0) 16 each */
     uint64_t seed;                                                  /* "weights" */
     kv_fake_cost cost;
     kv_clock_virtual *clock; /* borrowed, may be NULL */
-    /* Injection: called before each decode with its running number; returns KV_OK, KV_NO_CELLS or KV_ENGINE_DAMAGED
-     * (any other status: refused before anything happened). */
+    /* Injection: called before each decode with its running number; returns KV_OK, KV_NO_CELLS, KV_ENGINE_DAMAGED or
+     * KV_NOT_NUMBERS (any other status: refused before anything happened). */
     kv_status (*inject)(void *ctx, uint64_t decode_no);
     void *inject_ctx;
 } kv_fake_params;

@@ -20,6 +20,7 @@ static uint64_t hash2(uint64_t a, uint64_t b, uint64_t salt) {
 }
 
 uint64_t kv_fake_derive(uint64_t hidden, uint64_t before, kv_fake_layer layer) {
+    if (hidden == KV_FAKE_NAN || before == KV_FAKE_NAN) return KV_FAKE_NAN;
     return hash2(hidden, before, layer);
 }
 

@@ -20,6 +20,9 @@
 
 /* ── digests ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* The digest of what is not a number. */
+#define KV_FAKE_NAN UINT64_MAX
+
 /* All that one token's layers saw. No padding: it is hashed as bytes. */
 typedef struct kv_fake_seen {
     int64_t token, pos; /* pos is 0 for memories without attention: nothing there knows positions */
@@ -61,7 +64,9 @@ typedef struct kv_fake_pool {
     bool chunked;
     int32_t head, used, top; /* top: highest used cell + 1 */
     kv_fake_cell *cells;
-    uint64_t *owners;       /* n_cells × n_words */
+    uint64_t *owners; /* n_cells × n_words */
+    bool *nan;        /* n_cells: what lies in the cell's memory, whoever owns it, or nobody */
+    int32_t n_nan;
     kv_fake_seq_stat *seqs; /* n_seq */
 } kv_fake_pool;
 
@@ -75,6 +80,7 @@ typedef struct kv_fake_saved {
 void kv_fake_pool_init(kv_fake_pool *p, int32_t n_cells, int32_t n_seq, int32_t window, bool chunked);
 void kv_fake_pool_free(kv_fake_pool *p);
 void kv_fake_pool_clear(kv_fake_pool *p);
+void kv_fake_pool_zero(kv_fake_pool *p); /* the memory of a cleared pool */
 kv_pos kv_fake_pool_min(kv_fake_pool *p, kv_seq s);
 kv_pos kv_fake_pool_max(kv_fake_pool *p, kv_seq s);
 bool kv_fake_pool_owns(const kv_fake_pool *p, int32_t i, kv_seq s);
@@ -182,6 +188,8 @@ typedef struct kv_fake_engine {
     int32_t type_k, type_v;                                         /* numbers that stand for the names, in blobs */
     char *type_k_name, *type_v_name;
     kv_pos *no_trim_below; /* by sequence: after a KV_NO_CELLS of windowed memory, as in engine_llama; 0 = none */
+    bool damaged;          /* as engine_llama's: a clear zeroes the memory, too */
+    bool gives_nan;        /* this call does */
     uint64_t n_decodes, n_passes;
     int64_t ns_left; /* of the clock, which counts µs */
     /* the current batch; arrays of n_batch entries. order[] lists its rows pass by pass; main_idx and window_idx are

@@ -22,6 +22,7 @@ void kv_fake_pool_init(kv_fake_pool *p, int32_t n_cells, int32_t n_seq, int32_t 
     p->cells = kv_alloc((size_t)n_cells * sizeof *p->cells);
     p->owners = kv_alloc((size_t)n_cells * (size_t)p->n_words * sizeof *p->owners);
     p->seqs = kv_alloc((size_t)n_seq * sizeof *p->seqs);
+    p->nan = kv_alloc((size_t)n_cells * sizeof *p->nan);
     p->top = n_cells; /* so that clear reaches every cell */
     kv_fake_pool_clear(p);
 }
@@ -30,6 +31,7 @@ void kv_fake_pool_free(kv_fake_pool *p) {
     free(p->cells);
     free(p->owners);
     free(p->seqs);
+    free(p->nan);
     memset(p, 0, sizeof *p);
 }
 
@@ -38,6 +40,11 @@ void kv_fake_pool_clear(kv_fake_pool *p) {
     if (p->top > 0) memset(p->owners, 0, (size_t)p->top * (size_t)p->n_words * sizeof *p->owners);
     for (kv_seq s = 0; s < p->n_seq; s++) p->seqs[s] = (kv_fake_seq_stat){.min = -1, .max = -1};
     p->head = p->used = p->top = 0;
+}
+
+void kv_fake_pool_zero(kv_fake_pool *p) {
+    memset(p->nan, 0, (size_t)p->n_cells * sizeof *p->nan);
+    p->n_nan = 0;
 }
 
 /* ── one cell ──────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -123,6 +130,8 @@ static void cell_empty(kv_fake_pool *p, int32_t i) {
 
 void kv_fake_pool_write(kv_fake_pool *p, int32_t i, uint64_t digest) {
     cell_part(p, i, digest, kv_fake_part(digest, p->cells[i].pos));
+    p->n_nan += (digest == KV_FAKE_NAN) - p->nan[i];
+    p->nan[i] = digest == KV_FAKE_NAN;
 }
 
 /* ── sequences ─────────────────────────────────────────────────────────────────────────────────────────────────── */

@@ -35,7 +35,7 @@ typedef struct llama_engine {
      * had then could leave holes. n_seq entries; 0 = none. */
     kv_pos *no_trim_below;
     int32_t n_outputs; /* most rows with logits in a batch */
-    bool damaged;      /* a compute failed since the last clear: buffers may hold NaN */
+    bool damaged;      /* a compute failed since the last clear, or gave NaN: buffers may hold them */
 } llama_engine;
 
 static llama_engine *self(kv_engine *e) {
@@ -113,6 +113,15 @@ static kv_status on_failed_decode(llama_engine *e, int32_t ret, kv_error *err) {
     return KV_ENGINE_DAMAGED;
 }
 
+static kv_status on_nan(llama_engine *e, kv_error *err) {
+    forget_rows(e);
+    e->damaged = true;
+    return kv_fail(
+        err, KV_NOT_NUMBERS,
+        "the model's logits are not numbers (NaN): its weights are damaged, or its backend overflows; another "
+        "--cache-type-k, --flash-attn off or --gpu-layers 0 may help");
+}
+
 static kv_status decode(kv_engine *base, const kv_batch *b, kv_error *err) {
     llama_engine *e = self(base);
     kv_status status = check_batch(e, b, err);
@@ -127,8 +136,12 @@ static kv_status decode(kv_engine *base, const kv_batch *b, kv_error *err) {
     }
     int32_t ret = kv_border_decode(e->ctx, e->batch, err);
     if (ret != 0) return on_failed_decode(e, ret, err);
-    for (int32_t i = 0; i < b->n; i++)
-        if (b->want_logits[i]) e->row_logits[i] = llama_get_logits_ith(e->ctx, i);
+    for (int32_t i = 0; i < b->n; i++) {
+        if (!b->want_logits[i]) continue;
+        e->row_logits[i] = llama_get_logits_ith(e->ctx, i);
+        /* One number says it: each is a product with all of the last hidden state. */
+        if (e->row_logits[i] && isnan(e->row_logits[i][0])) return on_nan(e, err);
+    }
     return KV_OK;
 }
 

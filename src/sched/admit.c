@@ -39,7 +39,7 @@ static bool has_window_at(kv_sched *s, int slot, int32_t P) {
 static int32_t usable_prefix(kv_sched *s, int number, kv_gen *g) {
     kv_slot *slot = &s->slots[number];
     int32_t held = (int32_t)slot->held.len, most = (int32_t)g->tokens.len - 1;
-    if (s->cfg.exact || !g->cache_prompt || !held || strcmp(slot->scope, g->scope) != 0) return 0;
+    if (s->cfg.exact || !g->cache_prompt || g->run.starts_over || !held || strcmp(slot->scope, g->scope) != 0) return 0;
     int32_t n = common_prefix(slot, number, g);
     if (n > most) n = most;
     if (n == held || s->cut_free) return n;
@@ -176,6 +176,7 @@ static void choose_places(const kv_sched *s, kv_gen *g, int32_t cached) {
 
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_gen *g = s->slots[slot].gen;
+    s->slots[slot].sound = cached;
     kv_sched_begin_trail(s, slot, g);
     if (!g->run.counted) kv_sched_note_miss(g, cached);
     mark_branch(s, g, cached);

@@ -41,7 +41,7 @@ static void wake(void *ctx) {
 }
 
 void kv_sched_look_up(kv_sched *s, kv_gen *g) {
-    if (!s->cfg.cache || !g->cache_prompt || g->run.lookup) return;
+    if (!s->cfg.cache || !g->cache_prompt || g->run.lookup || g->run.starts_over) return;
     g->run.lookup = kv_lookup_start(s->cfg.cache, g->scope, g->tokens.data, g->tokens.len, wake, s);
 }
 
@@ -222,7 +222,7 @@ static bool repack(kv_sched *s, int number) {
 void kv_sched_capture(kv_sched *s, int number, double us_per_token) {
     const kv_slot *slot = &s->slots[number];
     if (!repack(s, number)) return;
-    if (!slot->trail || !slot->gen || !slot->gen->cache_prompt) return;
+    if (!kv_slot_is_captured(slot)) return;
     const kv_places places = kv_gen_places(slot->gen);
     kv_trail_advance(slot->trail, &s->state, number, slot->held.data, (int32_t)slot->held.len, &places, us_per_token);
 }
@@ -242,9 +242,17 @@ void kv_sched_capture_end(kv_sched *s, int number) {
     int32_t held = (int32_t)slot->held.len;
     if (slot->is_kept && slot->captured_at == held) return; /* just now */
     slot->is_kept = false;
-    if (!slot->trail || !slot->gen || !slot->gen->cache_prompt || slot->restoring) return;
+    if (!kv_slot_is_captured(slot) || slot->restoring) return;
     slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, held);
     slot->captured_at = held;
+}
+
+void kv_sched_forget(kv_sched *s, int number, int32_t from) {
+    const kv_slot *slot = &s->slots[number];
+    if (!slot->trail || !slot->gen->cache_prompt) return;
+    KV_DEBUG("of generation %llu tokens %d to %d are forgotten: they may be no numbers",
+             (unsigned long long)slot->gen->run.id, (int)from, (int)slot->held.len);
+    kv_cache_forget(s->cfg.cache, slot->gen->scope, slot->held.data, (int32_t)slot->held.len, from);
 }
 
 void kv_sched_clear_way(kv_sched *s, int number) {

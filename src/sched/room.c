@@ -4,6 +4,7 @@
  * never preempted while there is another, and alone it always fits (invariant 4), so it reaches its end; then the next
  * one is the oldest. A preempted generation is not admitted before there is room for it.
  */
+#include "base/log.h"
 #include "sched/sched_private.h"
 
 void kv_sched_touch(kv_sched *s, int slot) {
@@ -75,7 +76,7 @@ void kv_sched_requeue(kv_sched *s, int number) {
 static bool may_be_kept(const kv_slot *slot) {
     int32_t held = (int32_t)slot->held.len;
     if (held == 0) return true;
-    return slot->trail && slot->gen->cache_prompt && (slot->is_kept || slot->captured_at != held);
+    return kv_slot_is_captured(slot) && (slot->is_kept || slot->captured_at != held);
 }
 
 /* It came later, so all that was computed of it was computed while the one with `key` waited. */
@@ -173,17 +174,32 @@ void kv_sched_refused(kv_sched *s, const bool *in, const kv_error *err) {
         if (in[i] && s->slots[i].gen) kv_sched_count_failure(s, s->slots[i].gen, err);
 }
 
+/* A failed call may leave NaN in cells that were never handed out again: all sequences go, and the memory is zeroed. */
 void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err) {
     s->stats.n_damaged++;
-    if (s->lose_all) kv_engine_clear(s->engine);
+    kv_engine_clear(s->engine);
     for (int i = 0; i < s->n_slots; i++) {
-        if (!s->lose_all && !in[i]) continue;
         kv_gen *g = s->slots[i].gen;
         kv_sched_empty_slot(s, i);
         if (!g) continue;
         kv_sched_requeue(s, i);
         if (in[i]) kv_sched_count_failure(s, g, err);
     }
+}
+
+/* The call does not say where it began: whatever no logits have vouched for is forgotten, and its generation a suspect. */
+void kv_sched_not_numbers(kv_sched *s, const bool *in, const kv_error *err) {
+    KV_WARN("%s (all requests are computed again from what is known to be right)", err->message);
+    for (int i = 0; i < s->n_slots; i++) {
+        const kv_slot *slot = &s->slots[i];
+        if (!slot->gen) continue;
+        kv_run *run = &slot->gen->run;
+        if (in[i] && ++run->n_nan > 1) run->starts_over = true;
+        if (slot->sound == (int32_t)slot->held.len) continue;
+        if (!run->n_nan) run->n_nan = 1;
+        kv_sched_forget(s, i, slot->sound);
+    }
+    kv_sched_damaged(s, in, err);
 }
 
 /* ── dense sequence ids ────────────────────────────────────────────────────────────────────────────────────────── */

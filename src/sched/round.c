@@ -15,13 +15,32 @@ kv_queue_key kv_slot_key(const kv_sched *s, const kv_slot *slot) {
     return urged ? run->urge : own;
 }
 
+/* The slot that has this round for itself, because its generation is a suspect; -1: the round is everybody else's. The one
+ * that has least left can first show numbers. */
+static int next_alone(const kv_sched *s) {
+    int alone = -1;
+    bool others = false;
+    for (int i = 0; i < s->n_slots; i++) {
+        const kv_slot *slot = &s->slots[i];
+        if (!kv_slot_runs(slot)) continue;
+        if (!slot->gen->run.n_nan) others = true;
+        else if (alone < 0 || kv_slot_left(slot) < kv_slot_left(&s->slots[alone])) alone = i;
+    }
+    return others && s->suspect_ran ? -1 : alone;
+}
+
+static bool takes_part(const kv_sched *s, int number, int alone) {
+    const kv_slot *slot = &s->slots[number];
+    return kv_slot_runs(slot) && (alone < 0 ? !slot->gen->run.n_nan : number == alone);
+}
+
 /* The prompt that is next to be computed: -1 when none is left. */
-static int next_to_prefill(const kv_sched *s) {
+static int next_to_prefill(const kv_sched *s, int alone) {
     int best = -1;
     kv_queue_key best_key = {0};
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!kv_slot_runs(slot) || kv_slot_left(slot) < 2) continue;
+        if (!takes_part(s, i, alone) || kv_slot_left(slot) < 2) continue;
         kv_queue_key key = kv_slot_key(s, slot);
         if (best >= 0 && kv_queue_compare(&key, &best_key, (int64_t)s->cfg.max_wait_ms * 1000) > 0) continue;
         best = i;
@@ -58,7 +77,8 @@ static int32_t prefill_end(const kv_sched *s, int slot) {
     return edge < end ? edge : end;
 }
 
-static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
+/* streaming: somebody who decodes waits for the chunk, be it in the round before. */
+static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode, bool streaming) {
     forecast f = {s, s->two_calls ? 0 : n_decode};
     int64_t budget_us = (int64_t)s->cfg.max_stall_ms * 1000 - s->restore_us;
     if (s->two_calls && n_decode) { /* between two tokens of a stream lie a chunk and a call of tokens */
@@ -73,7 +93,7 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
         .min_chunk = s->cfg.min_chunk,
         .least = s->two_calls ? 2 : 1,
         .room = s->info->n_batch - f.n_others,
-        .streaming = n_decode > 0,
+        .streaming = streaming,
         .budget_us = budget_us,
         .predict_us = predict_chunk,
         .predict_ctx = &f,
@@ -84,17 +104,18 @@ static int32_t plan_chunk(const kv_sched *s, int slot, int n_decode) {
 }
 
 static kv_round plan(kv_sched *s) {
-    kv_round r = {.chunk_slot = next_to_prefill(s)};
+    int alone = next_alone(s);
+    kv_round r = {.chunk_slot = next_to_prefill(s, alone), .is_alone = alone >= 0};
     bool has_first = false;
     for (int i = 0; i < s->n_slots; i++) {
-        if (!kv_slot_runs(&s->slots[i]) || kv_slot_left(&s->slots[i]) != 1) continue;
+        if (!takes_part(s, i, alone) || kv_slot_left(&s->slots[i]) != 1) continue;
         s->decoding[r.n_decode++] = i;
         if (!s->slots[i].gen->run.n_decoded) has_first = true;
     }
     /* A first token waits for nobody's chunk, and a prompt that ends with it leaves the next one its cells. Not twice in a
      * row: such prompts could come all the time. */
     bool waits = has_first && s->chunked >= 0;
-    if (r.chunk_slot >= 0 && !waits) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode);
+    if (r.chunk_slot >= 0 && !waits) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode, r.n_decode || r.is_alone);
     if (!r.n_chunk) r.chunk_slot = -1;
     return r;
 }
@@ -179,6 +200,15 @@ static void consumed(kv_sched *s, int number, int32_t n) {
     kv_sched_tell_progress(g, kv_now_us(s->clock));
 }
 
+/* Its last token's logits did, so all that they come of is sound. */
+static void gave_numbers(kv_sched *s, int number) {
+    kv_slot *slot = &s->slots[number];
+    kv_run *run = &slot->gen->run;
+    if (run->starts_over && run->n_nan) kv_sched_forget(s, number, 0);
+    run->n_nan = 0;
+    slot->sound = (int32_t)slot->held.len;
+}
+
 /* ── a call ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void add_row(kv_sched *s, int number, int32_t ahead, bool want_logits) {
@@ -210,6 +240,7 @@ static void failed(kv_sched *s, kv_status status, const kv_error *err) {
     switch (status) {
     case KV_NO_CELLS: kv_sched_no_cells(s, err); break;
     case KV_ENGINE_DAMAGED: kv_sched_damaged(s, s->in_call, err); break;
+    case KV_NOT_NUMBERS: kv_sched_not_numbers(s, s->in_call, err); break;
     default: kv_sched_refused(s, s->in_call, err); break;
     }
 }
@@ -227,7 +258,7 @@ static bool run_call(kv_sched *s, const kv_round *r) {
     kv_error err = {0};
     s->batch.n = 0;
     for (int i = 0; i < s->n_slots; i++) s->in_call[i] = false;
-    for (int32_t k = 0; k < r->n_chunk; k++) add_row(s, r->chunk_slot, k, false);
+    for (int32_t k = 0; k < r->n_chunk; k++) add_row(s, r->chunk_slot, k, r->is_alone && k == r->n_chunk - 1);
     for (int i = 0; i < r->n_decode; i++) add_row(s, s->decoding[i], 0, true);
     KV_CHECK(s->batch.n <= s->info->n_batch); /* one call is one ubatch */
     int32_t depth = depth_with(s, s->batch.n);
@@ -241,9 +272,11 @@ static bool run_call(kv_sched *s, const kv_round *r) {
     count_call(s, r, kv_now_us(s->clock) - start_us);
     double us_per_token = us_to_compute_again(s, depth, (double)(kv_now_us(s->clock) - start_us) / s->batch.n);
     if (r->n_chunk) consumed(s, r->chunk_slot, r->n_chunk);
+    if (r->n_chunk && r->is_alone) s->slots[r->chunk_slot].sound = (int32_t)s->slots[r->chunk_slot].held.len;
     for (int i = 0; i < r->n_decode; i++) {
         int number = s->decoding[i];
         consumed(s, number, 1);
+        gave_numbers(s, number);
         kv_sched_keep_probe(s, number, r->n_chunk + i);
         sample_row(s, number, r->n_chunk + i);
     }
@@ -286,6 +319,7 @@ bool kv_sched_round(kv_sched *s) {
     bool preempted = false;
     kv_sched_make_dense(s);
     while (r = plan(s), !kv_sched_make_room(s, r.n_chunk + r.n_decode)) preempted = true;
+    s->suspect_ran = r.is_alone;
     if (r.n_chunk && has_just_begun(s, r.chunk_slot)) kv_sched_clear_way(s, r.chunk_slot);
     s->chunked = r.chunk_slot;
     if (!r.n_chunk && !r.n_decode) return preempted;
@@ -294,7 +328,7 @@ bool kv_sched_round(kv_sched *s) {
     } else {
         const kv_gen *prefilling = r.n_chunk ? s->slots[r.chunk_slot].gen : NULL;
         kv_round tokens = {.chunk_slot = -1, .n_decode = r.n_decode};
-        kv_round chunk = {.chunk_slot = r.chunk_slot, .n_chunk = r.n_chunk};
+        kv_round chunk = {.chunk_slot = r.chunk_slot, .n_chunk = r.n_chunk, .is_alone = r.is_alone};
         bool ok = !r.n_decode || run_call(s, &tokens);
         /* When the first call failed, the second one's generation may have been sent back to the queue. */
         if (r.n_chunk && (ok || s->slots[r.chunk_slot].gen == prefilling)) run_call(s, &chunk);

@@ -55,7 +55,7 @@ kv_status kv_sched_new(kv_sched **out, kv_engine *engine, const kv_clock *clock,
     s->cfg = checked;
     s->n_slots = info->n_slots;
     /* What cannot share ranges may hide recurrent layers (qwen4exp): the careful way in everything. */
-    s->two_calls = s->lose_all = kv_memory_has_recurrent(kind) || kind == KV_MEMORY_WHOLE;
+    s->two_calls = kv_memory_has_recurrent(kind) || kind == KV_MEMORY_WHOLE;
     s->cut_free = kind == KV_MEMORY_FULL;
     s->slots = kv_alloc(n * sizeof *s->slots);
     for (int i = 0; i < s->n_slots; i++) kv_sched_touch(s, i);

@@ -18,7 +18,8 @@
  * took in the same round. The last prompt token is always decoded alone, and the first token that comes of it waits for
  * nobody's chunk: such a round has none, but not two in a row.
  * When cells run out, idle slots are emptied, then the youngest generation goes back to the queue with its sampler,
- * grammar and RNG, and is computed again later. Nobody gets an error for it.
+ * grammar and RNG, and is computed again later. Nobody gets an error for it. A call that fails, or gives NaN, is tried
+ * again a few times; who gave NaN computes alone then, so that no one beside it gets an error (sched_private.h).
  *
  * Times are taken around kv_engine_decode and the sampling after it: the engine must return from the two only when
  * the work is done, or the stall bound is learned from wrong figures.

@@ -7,6 +7,11 @@
  *   round.c   what a round computes, the calls, sampling
  *   resume.c  between slots and the cache: look-ups, restores, captures
  *
+ * Where a call's logits are NaN, all memory is given up, and what the cache got since the last good ones (`sound`) is
+ * forgotten. Those that were in the call are suspects until they give numbers: each computes alone, in every other round,
+ * and shows logits with each chunk, so that what it spoils is found before anybody else computes beside it. The second
+ * time it starts over without what is stored; if that helps, what is stored of its tokens is forgotten.
+ *
  * A generation in a slot is described by two lengths: `tokens` of the generation, what is known of it, and `held` of
  * the slot, what the engine has of it. held is a prefix of tokens, and
  *
@@ -51,6 +56,7 @@ typedef struct kv_slot {
     int32_t window_from;  /* from here on no window cell was left out: a restore puts back those of its own end alone */
     bool is_kept;         /* idle: the cache brings back all that it holds */
     int32_t captured_at;  /* tokens that it held when that was found out; -1 = not since it began */
+    int32_t sound;        /* tokens, the last of which gave numbers, or with which its generation began */
     kv_trail *trail;      /* owned; what of it is in the cache. NULL without one */
 } kv_slot;
 
@@ -66,6 +72,7 @@ typedef struct kv_round {
     int chunk_slot;  /* -1 = no chunk */
     int32_t n_chunk; /* tokens */
     int n_decode;    /* slots that decode a token: s->decoding[0 … n_decode-1], ascending */
+    bool is_alone;   /* one slot's, which gave NaN: what its chunk ends with shows whether it does so again */
 } kv_round;
 
 struct kv_sched {
@@ -76,7 +83,6 @@ struct kv_sched {
     int n_slots;
     bool two_calls; /* decode tokens and chunk in calls of their own */
     bool cut_free;  /* any prefix of a sequence can be kept */
-    bool lose_all;  /* a damaged call spoils every sequence */
     kv_state state; /* with a cache */
 
     /* engine thread */
@@ -91,6 +97,7 @@ struct kv_sched {
     int64_t restore_us;        /* of this round, spent on putting stored state back */
     int restore_turn;          /* slot that may restore first */
     int chunked;               /* slot that got this round's chunk, -1 */
+    bool suspect_ran;          /* the last round was that of one alone */
     int *decoding;
     bool *mask, *in_call; /* scratch: one a slot */
     kv_batch batch;
@@ -119,6 +126,10 @@ static inline bool kv_slot_runs(const kv_slot *slot) {
 }
 static inline int32_t kv_slot_left(const kv_slot *slot) {
     return (int32_t)(slot->gen->tokens.len - slot->held.len);
+}
+/* The cache gets what it computes. */
+static inline bool kv_slot_is_captured(const kv_slot *slot) {
+    return slot->trail && slot->gen && slot->gen->cache_prompt && !slot->gen->run.starts_over;
 }
 static inline kv_queue_key kv_run_key(const kv_gen *g, int32_t left) {
     return (kv_queue_key){g->run.id, g->run.overtaken_us, left};
@@ -174,6 +185,8 @@ void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
 /* A row of a call came of the last token that the slot holds; before it is sampled. */
 void kv_sched_keep_probe(kv_sched *s, int slot, int row);
 void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
+/* What was captured of the slot's sequence behind `from` turned out to be no numbers. */
+void kv_sched_forget(kv_sched *s, int slot, int32_t from);
 /* Somebody is about to run in `slot`: idle ones that the cache brings back in milliseconds give up their cells, which
  * attention would walk for every token: an idle conversation stays only while it costs nothing. */
 void kv_sched_clear_way(kv_sched *s, int slot);
@@ -192,9 +205,10 @@ bool kv_sched_evict(kv_sched *s, int32_t need); /* give up an idle slot's cells;
 /* Until `need` tokens fit: empty idle slots, then preempt. False when somebody was preempted: plan again. */
 bool kv_sched_make_room(kv_sched *s, int32_t need);
 void kv_sched_no_cells(kv_sched *s, const kv_error *err); /* the engine found no room although we counted some */
-/* The call was refused, or broke half-way; `in` are the slots of its rows. */
+/* The call was refused, broke half-way, or gave no numbers; `in` are the slots of its rows. */
 void kv_sched_refused(kv_sched *s, const bool *in, const kv_error *err);
 void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err);
+void kv_sched_not_numbers(kv_sched *s, const bool *in, const kv_error *err);
 void kv_sched_make_dense(kv_sched *s);
 
 /* round.c */

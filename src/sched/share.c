@@ -98,7 +98,7 @@ static int find_leader(const kv_sched *s, kv_gen *g, int32_t have, int32_t *upto
     *upto = have + s->cfg.block - 1;
     for (int i = 0; i < s->n_slots; i++) {
         const kv_gen *l = s->slots[i].gen;
-        if (!l || !l->cache_prompt || strcmp(l->scope, g->scope) != 0) continue;
+        if (!l || !l->cache_prompt || l->run.starts_over || strcmp(l->scope, g->scope) != 0) continue;
         int32_t n = common_blocks(s, g, i);
         if (n <= *upto) continue;
         *upto = n;
@@ -122,7 +122,8 @@ static void ask_to_keep(const kv_sched *s, int number, int32_t upto) {
 
 /* Whether g may be led at all. */
 static bool follows(const kv_sched *s, const kv_gen *g) {
-    return s->cfg.cache && !s->cfg.exact && g->cache_prompt && !kv_cache_is_readonly(s->cfg.cache);
+    return s->cfg.cache && !s->cfg.exact && g->cache_prompt && !g->run.starts_over &&
+           !kv_cache_is_readonly(s->cfg.cache);
 }
 
 bool kv_sched_waits_for_look_up(const kv_sched *s, kv_gen *g) {

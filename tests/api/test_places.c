@@ -83,6 +83,7 @@ static void desk_close(desk *d) {
     kv_ledger_free(d->app.ledger);
     d->app.model->ops = real_ops;
     kv_model_free(d->app.model);
+    kv_options_free(&d->opt);
 }
 
 static void add_message(json_t *messages, const char *role, int number, int n_words) {

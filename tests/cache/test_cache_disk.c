@@ -113,6 +113,54 @@ static void erased_is_gone(void **state) {
         }
 }
 
+/* A path is forgotten from a position on, with what others computed on top of it, in memory, in the queue and on disk; what
+ * parts from it before stays. */
+static void forgotten_is_not_found(void **state) {
+    (void)state;
+    enum { N = 330, FORK = 200, LATE = 300 };
+    static const int from[] = {0, 17, 250, 256, N - 3};
+    for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++)
+        for (size_t f = 0; f < sizeof from / sizeof *from; f++)
+            for (int settled = 0; settled < 2; settled++) {
+                world w;
+                rig r;
+                open_with_disk(&w, &r, kind, f + 1, LARGE, LARGE, LARGE, LARGE, false);
+                kv_token tokens[MAX], early[MAX], late[MAX];
+                kv_lookup_result res;
+                fill(tokens, 0, MAX, 7);
+                fill(early, 0, FORK, 7), fill(early, FORK, MAX, 8);
+                fill(late, 0, LATE, 7), fill(late, LATE, MAX, 9);
+                serve(&w, "", tokens, N - 10, N, &res);
+                serve(&w, "", early, N, N + 1, &res);
+                serve(&w, "", late, N, N + 1, &res);
+                serve(&w, "b", tokens, N, N + 1, &res);
+                if (settled) settle(&w);
+                kv_cache_forget(w.cache, "", tokens, N, from[f]);
+                for (int anew = 0; anew < 2; anew++) {
+                    const kv_token *who[] = {tokens, early, late};
+                    for (int i = 0; i < 3; i++) {
+                        kv_lookup *l = kv_lookup_start(w.cache, "", who[i], N, NULL, NULL);
+                        settle(&w);
+                        res = *kv_lookup_get(l);
+                        kv_lookup_free(l);
+                        int fork = i == 0 ? N : i == 1 ? FORK : LATE, below = from[f] / B * B;
+                        if (from[f] < fork / B * B) assert_in_range(res.n_match, below, below + B - 1);
+                        else assert_int_equal(res.n_match, i ? N : N / B * B);
+                        assert_true(res.position <= res.n_match);
+                    }
+                    if (!anew) begin_anew(&w, false, false);
+                }
+                kv_cache_self_check(w.cache);
+                serve(&w, "b", tokens, N, N + 1, &res);
+                assert_int_equal(res.n_match, N);
+                serve(&w, "", tokens, N, N + 1, &res); /* it can be filled again */
+                serve(&w, "", tokens, N, N + 1, &res);
+                assert_int_equal(res.position, N - 1);
+                rig_check(&r);
+                close_world(&w);
+            }
+}
+
 /* The same tokens under other settings are no hit, and the miss says which settings; other tokens, or another scope's,
  * are not spoken of. */
 static void other_settings_are_named(void **state) {
@@ -485,6 +533,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_a_restart_one_token_is_computed),
         cmocka_unit_test(erased_is_gone),
+        cmocka_unit_test(forgotten_is_not_found),
         cmocka_unit_test(other_settings_are_named),
         cmocka_unit_test(a_state_is_worth_what_it_saves),
         cmocka_unit_test(memory_goes_before_disk),

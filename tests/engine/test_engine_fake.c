@@ -535,6 +535,41 @@ static void damage_of_a_fresh_sequence_leaves_nothing(void **state) {
     }
 }
 
+/* A chunk without wanted rows becomes NaN, and says nothing. Whatever shares its memory is NaN from then on, also what
+ * comes when it is gone; only a clear helps, and what was taken out before brings it back. */
+static void nan_spreads_until_a_clear(void **state) {
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++) {
+        rig r;
+        injection i = {2, KV_NOT_NUMBERS};
+        rig_params(&r, kinds[k]);
+        r.mp.inject = inject;
+        r.mp.inject_ctx = &i;
+        rig_start(&r);
+        run(&r, 0, text, 0, 50, 50);
+        run(&r, 1, text + 1000, 0, 50, 50);
+        kv_batch silent = {1, &text[1050], &(kv_pos){50}, &(kv_seq){1}, &(bool){false}};
+        assert_int_equal(kv_engine_decode(r.e, &silent, NULL), KV_OK);
+        size_t n = kv_engine_state_size(r.e, 1, 0);
+        char *blob = malloc(n);
+        assert_int_equal(kv_engine_state_get(r.e, blob, n, 1, 0), n);
+        bool shared = kinds[k] != KV_MEMORY_RECURRENT; /* states lie apart */
+        assert_int_equal(try_run(&r, 0, text + 50, 1, 50), shared ? KV_NOT_NUMBERS : KV_OK);
+        assert_int_equal(try_run(&r, 1, text + 1051, 1, 51), KV_NOT_NUMBERS);
+        assert_null(kv_engine_logits(r.e, 0));
+        kv_engine_seq_rm(r.e, 0, -1, -1);
+        kv_engine_seq_rm(r.e, 1, -1, -1);
+        assert_int_equal(try_run(&r, 2, text, 1, 0), shared ? KV_NOT_NUMBERS : KV_OK);
+        kv_engine_clear(r.e);
+        run(&r, 0, text, 0, 50, 50);
+        assert_true(step_is_right(&r, 0, text, 51));
+        assert_int_equal(kv_engine_state_set(r.e, blob, n, 1, 0), n);
+        assert_int_equal(try_run(&r, 1, text + 1051, 1, 51), KV_NOT_NUMBERS);
+        free(blob);
+        rig_close(&r);
+    }
+}
+
 static void bad_batches_are_refused(void **state) {
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
@@ -760,6 +795,7 @@ int main(void) {
         cmocka_unit_test(injected_no_cells_does_nothing),
         cmocka_unit_test(damage_is_half_done_work),
         cmocka_unit_test(damage_of_a_fresh_sequence_leaves_nothing),
+        cmocka_unit_test(nan_spreads_until_a_clear),
         cmocka_unit_test(bad_batches_are_refused),
         cmocka_unit_test(engine_params_are_checked),
         cmocka_unit_test(time_follows_the_cost_model),

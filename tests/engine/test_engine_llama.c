@@ -573,6 +573,48 @@ static void test_sequences_share_a_call(void **state) {
     kv_engine_free(alone);
 }
 
+/* NaN in one sequence's cells: without flash attention others see it through the mask, and also once the cells are nobody's,
+ * since 0 × NaN is NaN; with it they are left out. A clear heals both. */
+static void test_nan_spoils_all_until_a_clear(void **state) {
+    (void)state;
+    kv_tokens t = long_text(smol, 100);
+    size_t n_vocab = (size_t)kv_model_get_info(smol)->n_vocab;
+    float *want = malloc(n_vocab * sizeof *want);
+    for (int flash = 0; flash < 2; flash++) {
+        kv_error err = {0};
+        kv_engine_params p;
+        kv_engine_params_defaults(&p);
+        p.n_ctx = 512, p.n_slots = 3, p.n_batch = 64;
+        p.n_threads = p.n_threads_batch = 1;
+        p.flash_attn = flash ? KV_FA_ON : KV_FA_OFF;
+        kv_engine *e;
+        check(kv_engine_new(&e, smol, &p, &err), &err);
+        check(run(e, 0, t.data, 40, &err), &err);
+        check(run(e, 1, t.data + 50, 30, &err), &err);
+        size_t n = kv_engine_state_size(e, 1, 0);
+        char *blob = malloc(n);
+        assert_int_equal(kv_engine_state_get(e, blob, n, 1, 0), n);
+        memcpy(blob + n - 2, (uint16_t[]){0x7e00}, 2); /* the last cell's last value of the last layer, f16 */
+        assert_int_equal(kv_engine_state_set(e, blob, n, 1, 0), n);
+        kv_status beside = run(e, 0, t.data + 40, 1, &err), after;
+        if (beside == KV_OK) memcpy(want, kv_engine_logits(e, 0), n_vocab * sizeof *want);
+        assert_int_equal(run(e, 1, t.data + 80, 1, &err), KV_NOT_NUMBERS);
+        assert_null(kv_engine_logits(e, 0));
+        assert_true(kv_engine_seq_rm(e, 1, -1, -1) && kv_engine_seq_rm(e, 0, -1, -1));
+        after = run(e, 2, t.data, 5, &err);
+        assert_int_equal(beside, flash ? KV_OK : KV_NOT_NUMBERS);
+        assert_int_equal(after, flash ? KV_OK : KV_NOT_NUMBERS);
+        kv_engine_clear(e);
+        check(run(e, 0, t.data, 40, &err), &err);
+        check(run(e, 0, t.data + 40, 1, &err), &err);
+        if (flash) assert_memory_equal(kv_engine_logits(e, 0), want, n_vocab * sizeof *want);
+        free(blob);
+        kv_engine_free(e);
+    }
+    free(want);
+    kv_tokens_free(&t);
+}
+
 int main(void) {
     cmocka_set_test_filter(getenv("KVASIR_TEST_FILTER"));
     const struct CMUnitTest tests[] = {
@@ -599,6 +641,7 @@ int main(void) {
         cmocka_unit_test(test_blobs_full),
         cmocka_unit_test(test_blobs_window),
         cmocka_unit_test(test_sequences_share_a_call),
+        cmocka_unit_test(test_nan_spoils_all_until_a_clear),
     };
     return cmocka_run_group_tests(tests, load_models, free_models);
 }

@@ -122,6 +122,7 @@ static void random_trouble(dice *d, trouble *t) {
     t->damage_one_in = dice_one_in(d, 4) ? dice_from(d, 15, 60) : 0;
     t->no_cells_one_in = dice_one_in(d, 6) ? dice_from(d, 10, 60) : 0;
     t->refuse_one_in = dice_one_in(d, 12) ? dice_from(d, 15, 60) : 0;
+    t->nan_one_in = dice_one_in(d, 8) ? dice_from(d, 20, 200) : 0;
 }
 
 static void run_workload(workload *l) {
@@ -151,7 +152,8 @@ typedef struct totals {
 
 static void count(totals *t, const workload *l) {
     kv_sched_stats s;
-    bool trouble = l->w->trouble.damage_one_in || l->w->trouble.no_cells_one_in || l->w->trouble.refuse_one_in;
+    bool trouble = l->w->trouble.damage_one_in || l->w->trouble.no_cells_one_in || l->w->trouble.refuse_one_in ||
+                   l->w->trouble.nan_one_in;
     kv_sched_get_stats(&s, l->w->sched);
     assert_int_equal(s.n_processing + s.n_waiting, 0);
     if (!trouble) assert_int_equal(s.n_no_cells + s.n_damaged + s.n_failed, 0); /* cells were counted right */

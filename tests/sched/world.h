@@ -18,8 +18,9 @@ enum { N_KINDS = sizeof all_kinds / sizeof *all_kinds };
 /* What goes wrong, by the number of the decode call. */
 typedef struct trouble {
     dice d;
-    int damage_one_in, no_cells_one_in, refuse_one_in; /* 0 = never */
-    kv_status always;                                  /* KV_OK, or what every call says */
+    int damage_one_in, no_cells_one_in, refuse_one_in, nan_one_in; /* 0 = never */
+    uint64_t nan_at;                                               /* this call gives NaN; 0 = none does */
+    kv_status always;                                              /* KV_OK, or what every call says */
 } trouble;
 
 typedef struct world {
@@ -48,11 +49,12 @@ typedef struct world_params {
 
 static inline kv_status world_inject(void *ctx, uint64_t no) {
     trouble *t = ctx;
-    (void)no;
+    if (t->nan_at && no == t->nan_at) return KV_NOT_NUMBERS;
     if (t->always != KV_OK) return t->always;
     if (t->damage_one_in && dice_one_in(&t->d, t->damage_one_in)) return KV_ENGINE_DAMAGED;
     if (t->no_cells_one_in && dice_one_in(&t->d, t->no_cells_one_in)) return KV_NO_CELLS;
     if (t->refuse_one_in && dice_one_in(&t->d, t->refuse_one_in)) return KV_ENGINE;
+    if (t->nan_one_in && dice_one_in(&t->d, t->nan_one_in)) return KV_NOT_NUMBERS;
     return KV_OK;
 }
 
