@@ -714,7 +714,6 @@ static uint32_t check_trie(const kv_radix_node *parent, link_t l, inner *up, kv_
 }
 
 void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx) {
-    pthread_rwlock_rdlock(&r->lock);
     size_t n = 0, n_records = 0;
     for (size_t i = 0; i < r->cap; i++) {
         kv_radix_node *node = r->table[i];
@@ -739,7 +738,6 @@ void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx) {
         }
     }
     KV_CHECK(n == r->n && n_records == r->n_records);
-    pthread_rwlock_unlock(&r->lock);
 }
 
 void kv_radix_dump(kv_buf *out, kv_radix *r) {

@@ -147,7 +147,8 @@ void kv_radix_walk(kv_radix *r, void (*fn)(void *ctx, kv_radix_node *n), void *c
 
 size_t kv_radix_count(kv_radix *r); /* nodes, roots included */
 size_t kv_radix_bytes(kv_radix *r); /* memory of the tree itself */
-/* Walks everything and aborts on a broken invariant. tokens_of (may be NULL) is called under the shared lock. */
+/* Walks everything and aborts on a broken invariant. Nobody else may use the tree meanwhile: no lock is held, so that
+ * tokens_of (may be NULL) can take those that come before the tree's. */
 void kv_radix_check(kv_radix *r, kv_radix_tokens_fn tokens_of, void *ctx);
 void kv_radix_dump(kv_buf *out, kv_radix *r);
 
