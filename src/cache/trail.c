@@ -99,13 +99,21 @@ static void count_dropped(kv_trail *t) {
     pthread_mutex_unlock(&c->mutex);
 }
 
+/* Tokens that need not be computed because a record of [q, e) is there. A state saves the way from the one before it, which
+ * none says: not more than an interval, and than there is. Window parts save as much together, all that a position needs;
+ * each its share, but what its own tokens took at least. */
+static int32_t tokens_saved(const kv_cache *c, kv_record_kind kind, int32_t q, int32_t e) {
+    int32_t own = e - q, way = e < c->policy.interval ? e : c->policy.interval;
+    if (kind == KV_RECORD_BLOCK) return own;
+    if (kind != KV_RECORD_WINDOW) return way;
+    int32_t share = (int32_t)((int64_t)way * own / c->window);
+    return share > own ? share : own;
+}
+
 /* A record of [q, e) with this payload, which is taken out of `payload`. NULL: no room in the queue. */
 static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, const kv_token *tokens, int32_t q,
                              int32_t e, kv_buf *payload) {
     bool whole = kind == KV_RECORD_WHOLE;
-    int32_t saved = e - q;
-    /* A state saves the way from the one before it, which none says; not more than an interval, and than there is. */
-    if (whole || kind == KV_RECORD_CHECKPOINT) saved = e < t->cache->policy.interval ? e : t->cache->policy.interval;
     kv_record_head head = {.kind = kind,
                            .canonical = t->cache->policy.exact_chunk > 0,
                            .ns = kv_radix_key(t->root),
@@ -114,7 +122,7 @@ static kv_record *new_record(kv_trail *t, kv_record_kind kind, kv_hash key, cons
                            .q = q,
                            .e = e,
                            .n_tokens = whole ? e : e - q,
-                           .compute_ms = (uint32_t)(t->us_per_token * saved / 1e3),
+                           .compute_ms = (uint32_t)(t->us_per_token * tokens_saved(t->cache, kind, q, e) / 1e3),
                            .n_payload = payload->len,
                            .keep_seconds = (uint32_t)t->keep_seconds};
     kv_record *r = kv_record_new(&t->cache->pool, KV_ACCOUNT_QUEUE, &head, whole ? tokens : tokens + q);

@@ -206,21 +206,23 @@ static void open_with_a_talk(world *w, rig *r, kv_token *tokens) {
 }
 
 typedef struct saved {
+    bool states; /* or window parts: which of them are looked at */
     uint32_t ms;
     int n;
 } saved;
 
 static void add_saved(void *ctx, const kv_store_row *row) {
     saved *s = ctx;
-    if (row->head.kind != KV_RECORD_CHECKPOINT && row->head.kind != KV_RECORD_WHOLE) return;
+    if (row->head.kind == KV_RECORD_BLOCK || (row->head.kind == KV_RECORD_WINDOW) == s->states) return;
     if (row->head.compute_ms > s->ms) s->ms = row->head.compute_ms;
     s->n++;
 }
 
-/* A state saves what lies before it, at most an interval: that of a prompt of five tokens pushes nobody out. */
+/* A state saves what lies before it, at most an interval, and the parts of a window as much together: those of a prompt of
+ * five tokens push nobody out. */
 static void a_state_is_worth_what_it_saves(void **state) {
     (void)state;
-    for (kv_memory_kind kind = KV_MEMORY_HYBRID; kind <= KV_MEMORY_WHOLE; kind++)
+    for (kv_memory_kind kind = KV_MEMORY_WINDOW; kind <= KV_MEMORY_WHOLE; kind++)
         for (int n = 5; n <= 301; n += 296) {
             world w;
             rig r;
@@ -231,10 +233,15 @@ static void a_state_is_worth_what_it_saves(void **state) {
             w.us_per_token = 10000;
             serve(&w, "", tokens, n, n + 1, &res);
             settle(&w);
-            saved most = {0};
-            assert_int_equal(kv_store_load_all(r.store, add_saved, &most, NULL), KV_OK);
-            assert_true(most.n > 0);
-            assert_int_equal(most.ms, 10 * (n + 1 < INTERVAL ? n + 1 : INTERVAL));
+            for (int states = 0; states < 2; states++) {
+                if (!(states ? kv_state_has_checkpoints(kind) : kv_state_has_windows(kind))) continue;
+                saved most = {.states = states};
+                assert_int_equal(kv_store_load_all(r.store, add_saved, &most, NULL), KV_OK);
+                assert_true(most.n > 0);
+                int way = n + 1 < INTERVAL ? n + 1 : INTERVAL;
+                if (!states) way = n + 1 < B ? n + 1 : INTERVAL * B / W; /* its share, or its own tokens */
+                assert_int_equal(most.ms, 10 * way);
+            }
             close_world(&w);
         }
 }
