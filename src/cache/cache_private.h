@@ -47,7 +47,7 @@ typedef struct kv_forgetting {
     kv_hash ns;
     kv_token *tokens; /* owned, n of them */
     int32_t n, from;
-    uint64_t after; /* n_settled must have come so far */
+    uint64_t after; /* records of this order and earlier ones come first */
     struct kv_forgetting *next;
 } kv_forgetting;
 
@@ -69,6 +69,7 @@ struct kv_cache {
     int n_scopes;
     kv_record_list insertions, writes; /* parents before what hangs on them */
     kv_forgetting *forgettings;        /* owned, in order; each counts as captured and settled, too */
+    uint64_t n_ordered;                /* records that were put into `insertions` */
     bool inserting, writing;           /* a job is on its way or runs: one at a time keeps the order */
     int64_t give_up_at;             /* what is not written by then shall not be; INT64_MAX: nobody waits for an end */
     uint64_t tokens_in_hand;        /* of blocks that the writing job took out of `writes` */

@@ -140,8 +140,12 @@ kv_status kv_cache_read(kv_cache *c, kv_record *r, bool *from_drive, kv_error *e
 
 void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
     kv_record_head head;
-    bool on_disk = kv_cache_head_of(&head, c, node, slot);
-    kv_cache_let_go(c, node, slot, false);
+    kv_radix_record rec;
+    pthread_mutex_lock(&c->mutex); /* the writing job may be about to say that it is on disk now */
+    bool found = kv_radix_get_record(&rec, c->tree, node, slot), on_disk = kv_cache_head_of(&head, c, node, slot);
+    if (found) kv_radix_set_record(c->tree, node, slot, &(kv_radix_record){0});
+    pthread_mutex_unlock(&c->mutex);
+    if (found) kv_record_unref(rec.ram);
     if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
 }
 
@@ -251,13 +255,20 @@ typedef struct group {
 static void committed(void *ctx, const kv_record_head *head, kv_status status) {
     group *g = ctx;
     for (int i = 0; i < g->n; i++)
-        if (g->records[i]->head.kind == head->kind && kv_hash_equal(g->records[i]->head.key, head->key))
+        if (g->status[i] == KV_OK && g->records[i]->head.kind == head->kind &&
+            kv_hash_equal(g->records[i]->head.key, head->key))
             g->status[i] = status;
 }
 
 static kv_status write_one(kv_cache *c, const kv_record *r) {
     kv_radix_node *node = kv_radix_get(c->tree, r->head.key);
     if (!node) return KV_NOT_FOUND; /* superseded meanwhile */
+    kv_record *now = kv_cache_record(c, node, kv_cache_slot_of(r->head.kind));
+    kv_record_unref(now);
+    if (now != r) { /* forgotten, and another captured */
+        kv_cache_prune(c, node);
+        return KV_NOT_FOUND;
+    }
     double hits, parent_hits;
     int64_t used;
     kv_radix_use(&hits, &used, c->tree, node, kv_cache_now_s(c));

@@ -243,6 +243,7 @@ void kv_cache_start_inserting(kv_cache *c) {
 
 void kv_cache_insert_later(kv_cache *c, kv_record *r) {
     pthread_mutex_lock(&c->mutex);
+    r->order = ++c->n_ordered;
     kv_cache_append(&c->insertions, r);
     pthread_mutex_unlock(&c->mutex);
     kv_cache_start_inserting(c);

@@ -237,6 +237,7 @@ static kv_status try_note(const note *n, kv_cache *c, kv_lookup *l, waiting *w, 
     if (status != KV_OK) goto done;
     kv_batch one = {1, &n->tokens.data[last], &(kv_pos){last}, &(kv_seq){0}, &(bool){true}};
     status = kv_engine_decode(engine, &one, &err);
+    if (status == KV_NOT_NUMBERS) status = KV_CORRUPT;
     if (status != KV_OK) goto done;
     if (!kv_probe_agrees(n->token, n->logit, n->n_top, kv_engine_logits(engine, 0), n_vocab)) status = KV_CORRUPT;
 done:

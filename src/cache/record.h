@@ -41,6 +41,7 @@ typedef struct kv_record {
     uint64_t counted;       /* bytes in the account */
     kv_pool *pool;          /* borrowed; outlives its records */
     struct kv_record *next; /* of the list it waits in; its owner's */
+    uint64_t order;         /* among those that came for insertion; the cache's */
 } kv_record;
 
 void kv_pool_init(kv_pool *p, uint64_t queue_max, uint64_t ram_max, uint64_t read_max);

@@ -177,6 +177,8 @@ static void choose_places(const kv_sched *s, kv_gen *g, int32_t cached) {
 void kv_sched_start_computing(kv_sched *s, int slot, int32_t cached) {
     kv_gen *g = s->slots[slot].gen;
     s->slots[slot].sound = cached;
+    if (!g->run.starts_over) g->run.n_resumed = cached;
+    if (g->run.n_nan) s->suspect_ran = false; /* it shows first whether what it found are numbers */
     kv_sched_begin_trail(s, slot, g);
     if (!g->run.counted) kv_sched_note_miss(g, cached);
     mark_branch(s, g, cached);
@@ -206,13 +208,22 @@ static int by_order(const void *a, const void *b) {
     return kv_queue_compare(&x->key, &y->key, x->max_wait_us);
 }
 
+/* A suspect waits until no other is there: then only its own calls can give NaN. */
+static bool waits_as_suspect(const kv_sched *s, const kv_gen *g) {
+    bool waits = false;
+    for (int i = 0; i < s->n_slots && g->run.n_nan; i++)
+        waits = waits || (s->slots[i].gen && s->slots[i].gen->run.n_nan);
+    return waits;
+}
+
 /* Everybody who could have a slot now, in order. The caller frees the array. */
 static candidate *list_candidates(int *n, kv_sched *s) {
     candidate *list = kv_alloc((size_t)s->n_waiting * sizeof *list);
     *n = 0;
     for (int i = 0; i < s->n_waiting; i++) {
         kv_gen *g = s->waiting[i];
-        int slot = kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g) ? -1 : choose_slot(s, g);
+        bool waits = waits_as_suspect(s, g) || kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g);
+        int slot = waits ? -1 : choose_slot(s, g);
         if (slot < 0) continue;
         int32_t usable = usable_prefix(s, slot, g), resumes = kv_sched_resumable(g);
         if (kv_sched_is_led(s, g, usable > resumes ? usable : resumes)) continue;
@@ -230,7 +241,8 @@ static bool make_way(kv_sched *s) {
     for (int i = 0; i < s->n_waiting; i++) {
         kv_gen *g = s->waiting[i];
         int32_t have = kv_sched_resumable(g);
-        if (g->id_slot >= 0 || kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g)) continue;
+        if (g->id_slot >= 0 || waits_as_suspect(s, g)) continue;
+        if (kv_sched_twin_computes(s, g) || kv_sched_waits_for_look_up(s, g)) continue;
         if (kv_sched_is_led(s, g, have)) continue;
         kv_queue_key key = kv_run_key(g, (int32_t)g->tokens.len - have);
         if (first && kv_queue_compare(&key, &first_key, (int64_t)s->cfg.max_wait_ms * 1000) > 0) continue;

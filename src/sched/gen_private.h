@@ -32,8 +32,9 @@ typedef struct kv_run {
     int64_t overtaken_us;  /* see queue.h */
     int32_t n_limit;       /* most tokens it may sample */
     int32_t n_failed;      /* batches that failed since its last token */
-    int32_t n_nan;         /* of them, those whose logits were not numbers: it computes alone then */
-    bool starts_over;      /* after two of them: nothing stored is used, and nothing is kept */
+    int32_t n_nan;         /* > 0: a suspect. Calls whose logits were not numbers while it was there, or its own */
+    bool starts_over;      /* after one of its own: nothing stored is used, and nothing is kept */
+    int32_t n_resumed;     /* tokens that it began to compute behind, before that */
     int n_restore_failed;  /* since it was submitted */
     bool admitted;         /* had a slot before */
     bool counted;          /* what it had cached is known: from when it first began to compute */

@@ -108,6 +108,7 @@ bool kv_sched_begin_restore(kv_sched *s, int number, kv_gen *g, int32_t usable) 
     if (s->cells.len[number] < P) kv_cells_append(&s->cells, number, P - s->cells.len[number]);
     kv_sched_touch(s, number);
     slot->restoring = true;
+    slot->sound = P;
     slot->restore_from = have;
     kv_pos window = kv_state_window_start(&s->state, P);
     if (have < window) slot->window_from = window;
@@ -175,6 +176,7 @@ bool kv_sched_restore_some(kv_sched *s) {
         int number = (first + i) % s->n_slots;
         int64_t left_us = alone ? INT64_MAX : budget_us - (kv_now_us(s->clock) - start_us);
         if (!s->slots[number].restoring || (did && left_us <= 0)) continue;
+        if (s->slots[number].gen->run.n_nan) left_us = INT64_MAX; /* nobody computes beside what may not be numbers */
         if (restore_slice(s, number, left_us)) did = true;
         s->restore_turn = (number + 1) % s->n_slots;
     }
@@ -242,17 +244,18 @@ void kv_sched_capture_end(kv_sched *s, int number) {
     int32_t held = (int32_t)slot->held.len;
     if (slot->is_kept && slot->captured_at == held) return; /* just now */
     slot->is_kept = false;
-    if (!kv_slot_is_captured(slot) || slot->restoring) return;
-    slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, held);
-    slot->captured_at = held;
+    if (!slot->trail || slot->restoring) return;
+    bool captured = kv_slot_is_captured(slot);
+    slot->is_kept = kv_trail_end(slot->trail, &s->state, number, slot->held.data, captured ? held : 0);
+    if (captured) slot->captured_at = held;
 }
 
-void kv_sched_forget(kv_sched *s, int number, int32_t from) {
+void kv_sched_forget(kv_sched *s, int number, int32_t from, int32_t n) {
     const kv_slot *slot = &s->slots[number];
-    if (!slot->trail || !slot->gen->cache_prompt) return;
+    if (!slot->trail || !slot->gen->cache_prompt || from >= n) return;
     KV_DEBUG("of generation %llu tokens %d to %d are forgotten: they may be no numbers",
-             (unsigned long long)slot->gen->run.id, (int)from, (int)slot->held.len);
-    kv_cache_forget(s->cfg.cache, slot->gen->scope, slot->held.data, (int32_t)slot->held.len, from);
+             (unsigned long long)slot->gen->run.id, (int)from, (int)n);
+    kv_cache_forget(s->cfg.cache, slot->gen->scope, slot->held.data, n, from);
 }
 
 void kv_sched_clear_way(kv_sched *s, int number) {

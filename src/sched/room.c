@@ -23,7 +23,8 @@ void kv_sched_empty_slot(kv_sched *s, int number) {
 
 void kv_sched_release_slot(kv_sched *s, int number, bool keep) {
     kv_sched_capture_end(s, number);
-    keep = keep && !s->slots[number].restoring;
+    /* What started over is not in the cache, so nobody may go on with it as if it were. */
+    keep = keep && !s->slots[number].restoring && !s->slots[number].gen->run.starts_over;
     kv_sched_note_last(s, number, keep);
     s->slots[number].gen = NULL;
     s->slots[number].used_at = ++s->ticks;
@@ -187,18 +188,19 @@ void kv_sched_damaged(kv_sched *s, const bool *in, const kv_error *err) {
     }
 }
 
-/* The call does not say where it began: whatever no logits have vouched for is forgotten, and its generation a suspect. */
+/* A suspect's own call leaves no doubt; else all that are there may have been the first: they are suspects, and what no
+ * logits have vouched for is forgotten. */
 void kv_sched_not_numbers(kv_sched *s, const bool *in, const kv_error *err) {
     KV_WARN("%s (all requests are computed again from what is known to be right)", err->message);
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!slot->gen) continue;
+        if (!slot->gen || (s->suspect_ran && !in[i])) continue;
         kv_run *run = &slot->gen->run;
-        if (in[i] && ++run->n_nan > 1) run->starts_over = true;
-        if (slot->sound == (int32_t)slot->held.len) continue;
-        if (!run->n_nan) run->n_nan = 1;
-        kv_sched_forget(s, i, slot->sound);
+        if (in[i] || !run->n_nan) run->n_nan++;
+        if (run->n_nan > 1) run->starts_over = true;
+        kv_sched_forget(s, i, slot->sound, (int32_t)slot->held.len);
     }
+    for (int i = 0; i < s->n_waiting; i++) kv_sched_look_up_anew(s, s->waiting[i]); /* they hold what they found */
     kv_sched_damaged(s, in, err);
 }
 

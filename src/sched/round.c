@@ -15,18 +15,18 @@ kv_queue_key kv_slot_key(const kv_sched *s, const kv_slot *slot) {
     return urged ? run->urge : own;
 }
 
-/* The slot that has this round for itself, because its generation is a suspect; -1: the round is everybody else's. The one
- * that has least left can first show numbers. */
+/* The slot that has this round for itself, because its generation is a suspect; -1: the round is everybody else's. */
 static int next_alone(const kv_sched *s) {
     int alone = -1;
     bool others = false;
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        if (!kv_slot_runs(slot)) continue;
-        if (!slot->gen->run.n_nan) others = true;
-        else if (alone < 0 || kv_slot_left(slot) < kv_slot_left(&s->slots[alone])) alone = i;
+        if (!slot->gen) continue;
+        if (slot->gen->run.n_nan) alone = i;
+        else if (!slot->restoring) others = true;
     }
-    return others && s->suspect_ran ? -1 : alone;
+    bool restores = alone >= 0 && s->slots[alone].restoring; /* then nobody computes */
+    return others && s->suspect_ran && !restores ? -1 : alone;
 }
 
 static bool takes_part(const kv_sched *s, int number, int alone) {
@@ -115,7 +115,8 @@ static kv_round plan(kv_sched *s) {
     /* A first token waits for nobody's chunk, and a prompt that ends with it leaves the next one its cells. Not twice in a
      * row: such prompts could come all the time. */
     bool waits = has_first && s->chunked >= 0;
-    if (r.chunk_slot >= 0 && !waits) r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode, r.n_decode || r.is_alone);
+    if (r.chunk_slot >= 0 && !waits)
+        r.n_chunk = plan_chunk(s, r.chunk_slot, r.n_decode, r.n_decode || (r.is_alone && kv_sched_n_running(s) > 1));
     if (!r.n_chunk) r.chunk_slot = -1;
     return r;
 }
@@ -200,11 +201,11 @@ static void consumed(kv_sched *s, int number, int32_t n) {
     kv_sched_tell_progress(g, kv_now_us(s->clock));
 }
 
-/* Its last token's logits did, so all that they come of is sound. */
+/* The logits of its last token were numbers, so everything that they come of is. */
 static void gave_numbers(kv_sched *s, int number) {
     kv_slot *slot = &s->slots[number];
     kv_run *run = &slot->gen->run;
-    if (run->starts_over && run->n_nan) kv_sched_forget(s, number, 0);
+    if (run->starts_over && run->n_nan) kv_sched_forget(s, number, 0, run->n_resumed);
     run->n_nan = 0;
     slot->sound = (int32_t)slot->held.len;
 }

@@ -7,10 +7,11 @@
  *   round.c   what a round computes, the calls, sampling
  *   resume.c  between slots and the cache: look-ups, restores, captures
  *
- * Where a call's logits are NaN, all memory is given up, and what the cache got since the last good ones (`sound`) is
- * forgotten. Those that were in the call are suspects until they give numbers: each computes alone, in every other round,
- * and shows logits with each chunk, so that what it spoils is found before anybody else computes beside it. The second
- * time it starts over without what is stored; if that helps, what is stored of its tokens is forgotten.
+ * Where a call's logits are NaN, all memory is given up. Whoever was in a slot is a suspect then, until it gives numbers,
+ * and what the cache got of it since its last good ones (`sound`) is forgotten. One suspect has a slot at a time; it is
+ * restored in one go, computes in rounds of its own, the first at once and then every other one, and shows logits with
+ * each chunk: so nobody computes beside what has not shown numbers, and a second NaN is its own. Then it starts over
+ * without what is stored; if that helps, what is stored of the tokens that it had resumed behind is forgotten.
  *
  * A generation in a slot is described by two lengths: `tokens` of the generation, what is known of it, and `held` of
  * the slot, what the engine has of it. held is a prefix of tokens, and
@@ -72,7 +73,7 @@ typedef struct kv_round {
     int chunk_slot;  /* -1 = no chunk */
     int32_t n_chunk; /* tokens */
     int n_decode;    /* slots that decode a token: s->decoding[0 … n_decode-1], ascending */
-    bool is_alone;   /* one slot's, which gave NaN: what its chunk ends with shows whether it does so again */
+    bool is_alone;   /* a suspect's: the last row of its chunk wants logits, to see whether they are numbers */
 } kv_round;
 
 struct kv_sched {
@@ -97,7 +98,7 @@ struct kv_sched {
     int64_t restore_us;        /* of this round, spent on putting stored state back */
     int restore_turn;          /* slot that may restore first */
     int chunked;               /* slot that got this round's chunk, -1 */
-    bool suspect_ran;          /* the last round was that of one alone */
+    bool suspect_ran;          /* the last round was a suspect's, or this one is */
     int *decoding;
     bool *mask, *in_call; /* scratch: one a slot */
     kv_batch batch;
@@ -163,6 +164,7 @@ void kv_sched_tell_progress(kv_gen *g, int64_t now_us);
 /* share.c */
 bool kv_sched_twin_computes(const kv_sched *s, const kv_gen *g); /* of the same request, the prompt that g waits for */
 bool kv_sched_share_prompts(kv_sched *s);                        /* true when somebody took one over */
+void kv_sched_look_up_anew(kv_sched *s, kv_gen *g);              /* what it found may be gone */
 /* Its look-up has no result yet. Whoever computes what it may wait for then keeps something for it already now. */
 bool kv_sched_waits_for_look_up(const kv_sched *s, kv_gen *g);
 /* Of g's prompt a slot computes more at this moment than the `have` tokens that g could have now: it is better to wait.
@@ -185,8 +187,8 @@ void kv_sched_capture(kv_sched *s, int slot, double us_per_token);
 /* A row of a call came of the last token that the slot holds; before it is sampled. */
 void kv_sched_keep_probe(kv_sched *s, int slot, int row);
 void kv_sched_capture_end(kv_sched *s, int slot); /* before its generation leaves */
-/* What was captured of the slot's sequence behind `from` turned out to be no numbers. */
-void kv_sched_forget(kv_sched *s, int slot, int32_t from);
+/* What the cache has of the slot's first n tokens from `from` on may be no numbers. */
+void kv_sched_forget(kv_sched *s, int slot, int32_t from, int32_t n);
 /* Somebody is about to run in `slot`: idle ones that the cache brings back in milliseconds give up their cells, which
  * attention would walk for every token: an idle conversation stays only while it costs nothing. */
 void kv_sched_clear_way(kv_sched *s, int slot);

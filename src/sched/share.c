@@ -59,6 +59,7 @@ static bool fork_twin(kv_sched *s, kv_gen *g, int src) {
     kv_sched_stop_waiting(s, g);
     kv_sched_seat(s, g, dst);
     kv_sched_start_computing(s, dst, n);
+    s->slots[dst].sound = s->slots[src].sound;
     s->stats.n_forked++;
     return true;
 }
@@ -107,7 +108,7 @@ static int find_leader(const kv_sched *s, kv_gen *g, int32_t have, int32_t *upto
     return best;
 }
 
-static void look_up_anew(kv_sched *s, kv_gen *g) {
+void kv_sched_look_up_anew(kv_sched *s, kv_gen *g) {
     kv_lookup_free(g->run.lookup);
     g->run.lookup = NULL;
     kv_sched_look_up(s, g);
@@ -162,6 +163,6 @@ bool kv_sched_is_led(kv_sched *s, kv_gen *g, int32_t have) {
     if (ask == 0 || g->run.asked_after == ask) return false;
     g->run.asked_after = ask;
     g->run.leader = 0;
-    look_up_anew(s, g);
+    kv_sched_look_up_anew(s, g);
     return true;
 }

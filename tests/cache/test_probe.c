@@ -152,6 +152,30 @@ static void another_build_that_agrees_is_noted(void **state) {
     }
 }
 
+static kv_status gives_nan(kv_engine *e, const kv_batch *b, kv_error *err) {
+    (void)e, (void)b;
+    return kv_fail(err, KV_NOT_NUMBERS, "not numbers");
+}
+
+static void no_numbers_differ(void **state) {
+    (void)state;
+    world w;
+    rig r;
+    kv_token tokens[MAX];
+    open_disk(&w, &r, KV_MEMORY_FULL, LARGE);
+    fill(tokens, 0, MAX, 7);
+    kv_probe_run(w.cache, w.engine);
+    serve_and_note(&w, "", tokens);
+    restart(&w, "fake 2", 0);
+    const kv_engine_ops *real = w.engine->ops;
+    kv_engine_ops ops = *real;
+    ops.decode = gives_nan;
+    w.engine->ops = &ops;
+    assert_int_equal(kv_probe_run(w.cache, w.engine), KV_PROBE_DIFFERS);
+    w.engine->ops = real;
+    close_world(&w);
+}
+
 static void other_answers_differ(void **state) {
     (void)state;
     for (kv_memory_kind kind = KV_MEMORY_FULL; kind <= KV_MEMORY_WHOLE; kind++) {
@@ -465,6 +489,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_build_that_agrees_is_noted),
         cmocka_unit_test(other_answers_differ),
+        cmocka_unit_test(no_numbers_differ),
         cmocka_unit_test(the_bound),
         cmocka_unit_test(only_some_are_noted),
         cmocka_unit_test(without_a_note),

@@ -108,6 +108,7 @@ static inline void world_start(world *w, const world_params *p) {
                                  .ram_bytes = p->cache_ram,
                                  .read_bytes = p->cache_read,
                                  .path_bytes = p->path_bytes,
+                                 .exact_chunk = cfg.exact ? cfg.chunk : 0,
                                  .store = p->disk ? p->disk->store : NULL,
                                  .io = w->io,
                                  .clock = &w->clock.base};
