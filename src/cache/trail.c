@@ -13,7 +13,7 @@
 
 #include "cache/cache_private.h"
 
-/* Window parts held: the blocks that overlap the last W tokens, and one more. */
+/* Window parts held: the blocks that overlap the W tokens before a block ago, and what came since. */
 typedef struct held {
     kv_record *part; /* NULL = free */
 } held;
@@ -40,6 +40,12 @@ kv_trail *kv_trail_new(kv_cache *c) {
         t->held = kv_alloc((size_t)t->n_held * sizeof *t->held);
     }
     return t;
+}
+
+/* The next prompt often takes back a little of a sequence, in its slot: a reminder, an answer rendered otherwise. A place
+ * soon behind that has a window that begins before the one at the sequence's end. */
+static int32_t a_block_before(const kv_trail *t, int32_t n) {
+    return n > t->cache->cfg.block ? n - t->cache->cfg.block : 0;
 }
 
 /* Of the held parts those that end at or before `e`. */
@@ -234,8 +240,8 @@ static void capture_checkpoint(kv_trail *t, kv_state *state, kv_seq seq, const k
 static void capture_blocks(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *tokens, int32_t n,
                            const kv_places *prompt) {
     int32_t block = t->cache->cfg.block;
-    /* What lies behind the window at n, and so behind that of every later position, holds no room in the queue. */
-    let_go_to(t, kv_state_window_start(state, n));
+    /* What lies behind that window, and so behind those of all positions from there on, holds no room in the queue. */
+    let_go_to(t, kv_state_window_start(state, a_block_before(t, n)));
     while (t->edge + block <= n) {
         if (prompt) t->keep_seconds = kv_policy_keep_seconds(t->edge + 1, prompt);
         if (!capture_block(t, state, seq, tokens, t->edge + block, n)) return;
@@ -263,8 +269,9 @@ void kv_trail_advance(kv_trail *t, kv_state *state, kv_seq seq, const kv_token *
     keep_windows(t, state, n, place);
 }
 
-/* What is not kept now lies behind every later position's window: an idle sequence holds no room in the queue. */
+/* An idle sequence holds no room in the queue: what is not kept now is gone. */
 static void keep_last_windows(kv_trail *t, const kv_state *state, int32_t n) {
+    keep_windows(t, state, a_block_before(t, n), KV_PLACE_ANSWER_END);
     keep_windows(t, state, n, KV_PLACE_ANSWER_END);
     let_go(t);
 }

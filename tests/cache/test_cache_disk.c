@@ -113,6 +113,22 @@ static void erased_is_gone(void **state) {
         }
 }
 
+/* Sequence 0 holds `from` tokens and is computed up to n, with a place to come back to at `place`; nothing of it is inserted or
+ * written yet. */
+static void capture_from(world *w, kv_trail *t, const kv_token *tokens, int from, int n, int place) {
+    kv_hint hint = {.position = place, .kind = KV_PLACE_MESSAGE};
+    const kv_places places = {.n_prompt = n + 1, .hints = &hint, .n_hints = 1, .are_chosen = true};
+    kv_trail_reset(t, "", tokens, from);
+    for (int pos = from, e; pos < n; pos = e) {
+        e = kv_cache_next_edge(w->cache, pos, &places);
+        if (e > (pos / B + 1) * B) e = (pos / B + 1) * B;
+        if (e > n) e = n;
+        decode(w, 0, tokens, pos, e);
+        kv_trail_advance(t, &w->state, 0, tokens, e, &places, 100);
+    }
+    kv_trail_end(t, &w->state, 0, tokens, n);
+}
+
 /* A path is forgotten from a position on, with what others computed on top of it, in memory, in the queue and on disk; what
  * parts from it before stays. */
 static void forgotten_is_not_found(void **state) {
@@ -165,16 +181,34 @@ static void forgotten_is_not_found(void **state) {
             }
 }
 
-/* As a request that is computed from the start; nothing of it is inserted or written yet. */
+/* A sequence is cut a little in its slot and goes on otherwise, with a place soon behind: that has all of its window. */
+static void a_place_behind_a_cut_has_its_window(void **state) {
+    (void)state;
+    for (int n = 200; n < 200 + B; n++)
+        for (int cut = 1; cut < B; cut += 4) {
+            world w;
+            rig r;
+            kv_token tokens[MAX], other[MAX];
+            kv_lookup_result res;
+            open_with_disk(&w, &r, KV_MEMORY_WINDOW, 1, LARGE, 0, LARGE, LARGE, false);
+            fill(tokens, 0, MAX, 7);
+            fill(other, 0, n - cut, 7), fill(other, n - cut, MAX, 8);
+            kv_trail *t = kv_trail_new(w.cache);
+            capture_from(&w, t, tokens, 0, n, n);
+            assert_true(kv_engine_trim(w.engine, 0, n - cut));
+            capture_from(&w, t, other, n - cut, n + 9, n + 3);
+            kv_trail_free(t);
+            kv_engine_seq_rm(w.engine, 0, -1, -1);
+            settle(&w);
+            fill(other, n + 3, MAX, 9);
+            serve(&w, "", other, n + 30, n + 31, &res);
+            assert_int_equal(res.position, n + 3);
+            close_world(&w);
+        }
+}
+
 static void capture(world *w, kv_trail *t, const kv_token *tokens, int n) {
-    const kv_places places = {.n_prompt = n + 1};
-    kv_trail_reset(t, "", tokens, 0);
-    for (int pos = 0, e; pos < n; pos = e) {
-        e = (pos / B + 1) * B < n ? (pos / B + 1) * B : n;
-        decode(w, 0, tokens, pos, e);
-        kv_trail_advance(t, &w->state, 0, tokens, e, &places, 100);
-    }
-    kv_trail_end(t, &w->state, 0, tokens, n);
+    capture_from(w, t, tokens, 0, n, n);
     kv_engine_seq_rm(w->engine, 0, -1, -1);
 }
 
@@ -583,6 +617,7 @@ int main(void) {
         cmocka_unit_test(erased_is_gone),
         cmocka_unit_test(forgotten_is_not_found),
         cmocka_unit_test(forgotten_and_captured_again),
+        cmocka_unit_test(a_place_behind_a_cut_has_its_window),
         cmocka_unit_test(other_settings_are_named),
         cmocka_unit_test(a_state_is_worth_what_it_saves),
         cmocka_unit_test(memory_goes_before_disk),

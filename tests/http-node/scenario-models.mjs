@@ -49,6 +49,15 @@ export const quickModels = [
   { name: 'hybrid with Qwen3.5', kind: 'hybrid', file: model('tiny/qwen35.gguf'), block: 256, ...qwen35, ...bytes },
 ];
 
+/** Of `make scenarios`, at the lengths that the shapes state: the fake engine computes no layer (src/engine/engine_fake.h). */
+export const longModels = [
+  { name: 'full attention', kind: 'full', fake: 'full', block: 256, ...bytes, ...qwen3, context: 131072 },
+  { name: 'sliding windows', kind: 'window', fake: 'window', block: 256, ...bytes, ...qwen3, context: 131072 },
+  { name: 'recurrent layers', kind: 'hybrid', fake: 'hybrid', block: 256, ...bytes, ...qwen3, context: 131072 },
+  { name: 'both', kind: 'hybrid', fake: 'hybrid_window', block: 256, ...bytes, ...qwen35, context: 131072 },
+  { name: 'recurrent alone', kind: 'hybrid', fake: 'recurrent', block: 256, ...bytes, ...qwen3, context: 131072 },
+];
+
 /** Of `make scenarios`. Contexts are what lets it finish in an hour. */
 export const tableModels = [
   { name: 'SmolLM2', kind: 'full', file: model('SmolLM2-135M-Instruct.Q4_1.gguf'), block: 256, ...words, ...plain, threads: 2, context: 1024 },

@@ -10,14 +10,14 @@ import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { skipped, tryShape, worst } from './scenario-run.mjs';
-import { tableModels } from './scenario-models.mjs';
+import { longModels, tableModels } from './scenario-models.mjs';
 import { shapes } from './scenario-shapes.mjs';
 import { Cold, World } from './scenario-world.mjs';
 import { binary } from './server.mjs';
 
 const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, keep: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
 const chosen = given.shapes?.split(/[ ,]+/);
-const models = given.models ? given.models.split(';').map((name) => tableModels.find((m) => m.name === name) ?? fail(name)) : tableModels;
+const models = given.models ? given.models.split(';').map((name) => [...tableModels, ...longModels].find((m) => m.name === name) ?? fail(name)) : tableModels;
 if (given.context) for (const m of models) m.context = Math.min(m.context, Number(given.context));
 if (given.threads) for (const m of models) m.threads = Number(given.threads);
 const rows = shapes.filter((s) => !chosen || chosen.includes(s.id));

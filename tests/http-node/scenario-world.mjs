@@ -19,7 +19,7 @@ const COMMON = ('time year people way day man thing woman life child world schoo
   + 'week company system program question work government number night point home water room mother area money story fact month lot right '
   + 'study book eye job word business issue side kind head house service friend father power hour game line end member law car city').split(' ');
 
-export const modelArgs = (m, ...more) => ['-m', m.file, '-c', `${m.context}`, '-np', '2', '-kvu', '-fa', 'off', '-t', `${m.threads}`,
+export const modelArgs = (m, ...more) => [...(m.fake ? ['--test-fake', m.fake] : ['-m', m.file]), '-c', `${m.context}`, '-np', '2', '-kvu', '-fa', 'off', '-t', `${m.threads}`,
   '-ub', `${m.chunk}`, '--test-sampler', ...m.template, ...more];
 
 /** Answers of a server that remembers nothing. What two lives ask alike is asked once. */
