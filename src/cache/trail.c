@@ -36,7 +36,7 @@ kv_trail *kv_trail_new(kv_cache *c) {
     kv_trail *t = kv_alloc(sizeof *t);
     t->cache = c;
     if (kv_state_has_windows(c->memory)) {
-        t->n_held = c->window / c->cfg.block + 2;
+        t->n_held = c->window / c->cfg.block + 3;
         t->held = kv_alloc((size_t)t->n_held * sizeof *t->held);
     }
     return t;

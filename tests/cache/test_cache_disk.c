@@ -196,13 +196,13 @@ static void a_place_behind_a_cut_has_its_window(void **state) {
             kv_trail *t = kv_trail_new(w.cache);
             capture_from(&w, t, tokens, 0, n, n);
             assert_true(kv_engine_trim(w.engine, 0, n - cut));
-            capture_from(&w, t, other, n - cut, n + 9, n + 3);
+            capture_from(&w, t, other, n - cut, n + 9, n - cut + 2);
             kv_trail_free(t);
             kv_engine_seq_rm(w.engine, 0, -1, -1);
             settle(&w);
-            fill(other, n + 3, MAX, 9);
+            fill(other, n - cut + 2, MAX, 9);
             serve(&w, "", other, n + 30, n + 31, &res);
-            assert_int_equal(res.position, n + 3);
+            assert_int_equal(res.position, n - cut + 2);
             close_world(&w);
         }
 }
