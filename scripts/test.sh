@@ -23,8 +23,10 @@ if [ "$build" = build-tsan ]; then
   skipped+=("tests on real models: libllama is not built for the thread sanitizer")
 fi
 
+limit=600 # seconds for a unit test; sanitizers make some of them twenty times as slow
 case $build in
   build-*) # sanitizers: what the engine itself leaks is left out
+    limit=3000
     export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0 ;;
 esac
 
@@ -34,7 +36,7 @@ if [ $# -eq 0 ]; then
     skipped+=("tests on SmolLM2 and gemma-3-270m: scripts/fetch-models.sh could not get them")
   fi
   # Ends this script when a unit test fails.
-  ctest --test-dir "$build" --output-on-failure --timeout 600 --parallel "$(getconf _NPROCESSORS_ONLN)"
+  ctest --test-dir "$build" --output-on-failure --timeout $limit --parallel "$(getconf _NPROCESSORS_ONLN)"
   while IFS= read -r line; do skipped+=("unit test $line"); done < <(
     sed -n 's/^\[  SKIPPED \] \([a-z][^ ]*\)$/\1/p' "$build/Testing/Temporary/LastTest.log" 2>/dev/null | sort -u)
 fi

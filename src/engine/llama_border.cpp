@@ -23,6 +23,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <climits>
 #include <cmath>
@@ -35,7 +36,6 @@ extern "C" {
 #include <new>
 #include <random>
 #include <string>
-#include <typeinfo>
 #include <vector>
 
 #include "chat.h"
@@ -939,6 +939,29 @@ void take_reasoning(common_params_sampling &p, const kv_sampling *s, const kv_ch
     p.reasoning_budget_forced.insert(p.reasoning_budget_forced.end(), end.begin(), end.end());
 }
 
+/* What goes before the answer, token by token as common_sampler_init feeds it to the grammar. That one throws where the
+ * grammar does not take it, and leaks what it has made by then: so it is tried here first. */
+bool takes_what_goes_before(const common_params_sampling &p, const llama_vocab *vocab) {
+    const std::string &text = p.generation_prompt;
+    if (p.grammar_lazy || text.empty() || !common_grammar_needs_prefill(p.grammar)) return true;
+    const std::unique_ptr<llama_sampler, decltype(&llama_sampler_free)> grammar(
+        llama_sampler_init_grammar(vocab, common_grammar_value(p.grammar).c_str(), "root"), llama_sampler_free);
+    const llama_tokens tokens = common_tokenize(vocab, text, false, true);
+    try {
+        for (size_t i = 0; grammar && i < tokens.size(); i++) {
+            const std::string piece = common_token_to_piece(vocab, tokens[i], true);
+            /* a blank that the tokenizer puts before the first special token */
+            if (i == 0 && std::isspace(static_cast<unsigned char>(piece[0])) &&
+                !std::isspace(static_cast<unsigned char>(text[0])))
+                continue;
+            llama_sampler_accept(grammar.get(), tokens[i]);
+        }
+    } catch (const std::exception &) {
+        return false;
+    }
+    return true;
+}
+
 } // namespace
 
 kv_status kv_border_sampler_new(kv_sampler **out, const llama_model *model, const kv_sampling *s,
@@ -958,17 +981,13 @@ kv_status kv_border_sampler_new(kv_sampler **out, const llama_model *model, cons
         auto made = std::make_unique<border_sampler>();
         made->base.ops = &sampler_ops;
         made->ctx_of = ctx_of;
-        try {
-            made->chain.reset(common_sampler_init(model, p));
-        } catch (const std::exception &e) {
-            /* a grammar that what goes before the answer does not fit: the engine throws it on as a bare exception */
-            if (typeid(e) != typeid(std::exception)) throw;
+        if (!takes_what_goes_before(p, vocab))
             return kv_fail_field(err, "messages",
                                  "the answer continues \"%.100s\", which does not fit the format that is asked for "
                                  "(response_format, tools or a schema): let the assistant message at the end begin as "
                                  "that format does, or leave it out",
                                  last_bytes(p.generation_prompt, 100));
-        }
+        made->chain.reset(common_sampler_init(model, p));
         if (!made->chain)
             return fail_text(err, KV_INVALID, "", "the engine refused these sampling parameters" + said());
         *out = &made.release()->base;

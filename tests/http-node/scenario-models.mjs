@@ -8,6 +8,7 @@
 //   opens      text that the generation prompt ends with, so that an answer goes on from there
 //   call       how a tool call is spelled; null: the template knows no tools
 //   middle     a system message may stand in the middle
+//   fake       a kind of memory for the fake engine, instead of a file
 //   tolerance  logprobs that another batch shape may move; null: they are compared with --exact only
 import path from 'node:path';
 import { model, root } from './server.mjs';
@@ -54,8 +55,7 @@ export const longModels = [
   { name: 'full attention', kind: 'full', fake: 'full', block: 256, ...bytes, ...qwen3, context: 131072 },
   { name: 'sliding windows', kind: 'window', fake: 'window', block: 256, ...bytes, ...qwen3, context: 131072 },
   { name: 'recurrent layers', kind: 'hybrid', fake: 'hybrid', block: 256, ...bytes, ...qwen3, context: 131072 },
-  { name: 'both', kind: 'hybrid', fake: 'hybrid_window', block: 256, ...bytes, ...qwen35, context: 131072 },
-  { name: 'recurrent alone', kind: 'hybrid', fake: 'recurrent', block: 256, ...bytes, ...qwen3, context: 131072 },
+  { name: 'recurrent layers and windows', kind: 'hybrid', fake: 'hybrid_window', block: 256, ...bytes, ...qwen35, context: 131072 },
 ];
 
 /** Of `make scenarios`. Contexts are what lets it finish in an hour. */

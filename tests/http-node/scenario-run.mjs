@@ -7,6 +7,7 @@ import { apis } from './scenario-apis.mjs';
 /** Why a shape does not apply there, or null. */
 export function skipped(shape, model, life, exact) {
   if (shape.life && shape.life !== life) return shape.life === 'restart' ? 'a shape of restarts' : 'a shape without restarts';
+  if (shape.timed && model.fake) return 'its engine computes nothing, so its times say nothing';
   return shape.skip?.(model, exact) ?? null;
 }
 

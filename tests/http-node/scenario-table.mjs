@@ -1,8 +1,9 @@
-// `make scenarios` (scripts/scenarios.sh): every shape at its own lengths on every model, in both lives, in normal mode and
-// with --exact; the table goes to docs/scenarios.md.
+// `make scenarios` (scripts/scenarios.sh): every shape on every model, in both lives, in normal mode and with --exact, at
+// its own lengths or what the context has room for; the table goes to docs/scenarios.md.
 //
 // usage: node tests/http-node/scenario-table.mjs [--out FILE] [--shapes "S4 F7"] [--models "SmolLM2;…"] [--normal | --exact]
 //        [--context N] [--threads N]   no context is larger than N: a try in minutes; threads where others work, too
+//        [--long]        the lengths that the shapes state, on the fake engine, in minutes: docs/scenarios-long.md
 //        [--keep FILE]   what was within its bound is written there, and not run again by the next call of the same program:
 //                        the shapes that are times when the machine does nothing else, say, or after a cut
 //   with a choice of shapes or models, or of one mode, the table goes to standard output (or to FILE)
@@ -15,19 +16,20 @@ import { shapes } from './scenario-shapes.mjs';
 import { Cold, World } from './scenario-world.mjs';
 import { binary } from './server.mjs';
 
-const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, keep: { type: 'string' }, normal: { type: 'boolean' }, exact: { type: 'boolean' } } });
+const { values: given } = parseArgs({ options: { out: { type: 'string' }, shapes: { type: 'string' }, models: { type: 'string' }, context: { type: 'string' }, threads: { type: 'string' }, keep: { type: 'string' }, normal: { type: 'boolean' }, long: { type: 'boolean' }, exact: { type: 'boolean' } } });
 const chosen = given.shapes?.split(/[ ,]+/);
-const models = given.models ? given.models.split(';').map((name) => [...tableModels, ...longModels].find((m) => m.name === name) ?? fail(name)) : tableModels;
+const known = given.long ? longModels : tableModels;
+const models = given.models ? given.models.split(';').map((name) => known.find((m) => m.name === name) ?? fail(name)) : known;
 if (given.context) for (const m of models) m.context = Math.min(m.context, Number(given.context));
 if (given.threads) for (const m of models) m.threads = Number(given.threads);
 const rows = shapes.filter((s) => !chosen || chosen.includes(s.id));
 const lives = ['memory', 'restart'];
-const modes = given.normal ? [false] : given.exact ? [true] : [false, true];
+const modes = given.normal || given.long ? [false] : given.exact ? [true] : [false, true];
 const seed = Number(process.env.KVASIR_SEED ?? 20261130);
 const began = performance.now();
 
 function fail(name) {
-  console.error(`scenarios: no model is called ${name}; there are ${tableModels.map((m) => m.name).join(', ')}`);
+  console.error(`scenarios: no model is called ${name}; there are ${known.map((m) => m.name).join(', ')}`);
   process.exit(2);
 }
 
@@ -110,11 +112,11 @@ function table(exact) {
 }
 
 const seconds = elapsed();
-const partial = chosen || given.models || given.context || modes.length < 2;
+const partial = chosen || given.models || given.context || (modes.length < 2 && !given.long);
 const silent = ['--out', '--keep', '--threads']; // which change nothing that is counted
 const asked = process.argv.slice(2).filter((a, i, all) => !silent.includes(a) && !silent.includes(all[i - 1]));
-const command = partial ? `scripts/scenarios.sh build ${asked.map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
-const page = `# Scenarios
+const command = partial || given.long ? `scripts/scenarios.sh build ${asked.map((a) => (/[ ;]/.test(a) ? `"${a}"` : a)).join(' ')}` : 'make scenarios';
+const page = `# Scenarios${given.long ? ', at their lengths' : ''}
 
 Written by \`${command}\`: what conversations as users bring them cost, over HTTP. Each cell is the prompt tokens that were
 computed, and how many there may be: of all requests of the shape, the one that came nearest to its bound. Where a figure
@@ -129,20 +131,23 @@ apply, and why.
 - **In memory**: between two requests others take every slot. **Restarted**: the server ends, another begins on its disk cache.
 - S4, S5, S19, S20 and F1 to F8 run through chat completions, Anthropic's Messages and Responses, and fail unless all three
   count the same.
-- **Lengths** are the shape's own, at most ¾ of the context: ${models.map((m) => `${m.name} ${m.context}`).join(', ')}; S29 and S30
-  have servers of their own with at least 4096 and 6144. The shapes are random Q8_0 weights around SmolLM2's tokenizer (\`tools/mkmodel\`).
-- Answers that go on in a conversation are played. Compared with cold ones are those with \`--exact\` here; in normal mode,
+${given.long ? `- **Lengths** are those that the shapes state, a token a byte, in a context of ${models[0].context}. The engine is \`engine_fake\`, which
+  computes no layer (so S28 to S30 are not tried): cells, windows and states are digests of all that led to them, so that
+  whatever is put back wrongly changes the answer. The scheduler, the cache and the server are as they are.` : `- **Lengths** are the shape's own where ¾ of the context has room for them, and else that: ${models.map((m) => `${m.name} ${m.context}`).join(', ')}; S29
+  and S30 have servers of their own with at least 4096 and 6144. The lengths that the rows name are run in
+  [scenarios-long.md](scenarios-long.md). The shapes are random Q8_0 weights around SmolLM2's tokenizer (\`tools/mkmodel\`).`}
+- Answers that go on in a conversation are played. ${given.long ? 'The others are compared with those of a server without a cache.' : `Compared with cold ones are those with \`--exact\` here; in normal mode,
   where another shape of batch may move a quantised model, those of the tiny F32 models in \`make test\`, which runs the same
-  shapes at an eighth of the lengths (\`tests/http-node/scenario-shapes.mjs\`).
+  shapes at an eighth of the lengths (\`tests/http-node/scenario-shapes.mjs\`).`}
 
 Seed ${seed}; ${models.length} models, ${rows.length} shapes, ${seconds} s.
 
-${modes.map((exact) => `## ${exact ? 'With --exact' : 'Normal'}\n\n${exact ? `Every answer of the model's own is a cold run's, bit for bit, on a server without a cache. The bound is what lies behind the
+${modes.map((exact) => `${given.long ? '' : `## ${exact ? 'With --exact' : 'Normal'}\n\n`}${exact ? `Every answer of the model's own is a cold run's, bit for bit, on a server without a cache. The bound is what lies behind the
 last end of a chunk (${models[0].chunk} tokens) that an earlier prompt had in common: sampled tokens are computed again.\n\n` : ''}${table(exact)}`).join('\n\n')}
 `;
 if (given.out) writeFileSync(given.out, page);
 else if (partial) process.stdout.write(page);
-else writeFileSync(new URL('../../docs/scenarios.md', import.meta.url), page);
+else writeFileSync(new URL(`../../docs/${given.long ? 'scenarios-long' : 'scenarios'}.md`, import.meta.url), page);
 for (const failure of failures) console.error(`scenarios: ${failure}`);
 console.error(`scenarios: ${cells.size} cells, ${failures.length} failed, ${seconds} s`);
 process.exit(failures.length ? 1 : 0);
