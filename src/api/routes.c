@@ -1,5 +1,5 @@
-/* Every path, with and without /v1. The one that differs is /completions: llama-server's own without /v1, OpenAI's
- * with it. */
+/* All paths. But for Ollama's, /kvasir/… and / they are there with and without /v1; /completions and /embeddings without it
+ * are llama-server's own. */
 #include "api/anthropic/anthropic.h"
 #include "api/endpoints.h"
 #include "api/ollama/ollama.h"

@@ -130,8 +130,8 @@ typedef enum kv_restore { KV_RESTORE_MORE, KV_RESTORE_WAIT, KV_RESTORE_DONE, KV_
  * MORE: call again, other sequences may decode meanwhile; WAIT: the same, once the look-up's wake was called, since
  * what comes next is not read yet; DONE: seq holds exactly [0, P); FAILED: seq is empty. */
 kv_restore kv_restore_step(kv_lookup *l, kv_state *state, kv_seq seq, int32_t have, int64_t budget_us, kv_error *err);
-/* Of the tokens that steps moved: from memory, from disk. */
 kv_miss kv_restore_failure(kv_lookup *l); /* after FAILED: why */
+/* Of the tokens that steps moved: from memory, from disk. */
 void kv_restore_sources(int32_t *ram, int32_t *disk, const kv_lookup *l);
 
 /* ── capture (engine thread) ───────────────────────────────────────────────────────────────────────────────────── */

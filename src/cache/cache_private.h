@@ -10,6 +10,10 @@
  *   respell.c  the prompt's bytes in the tokens that are stored for them
  *   pieces.c   a vocabulary by its bytes
  *   restore.c  those records into the engine, read from the disk while others compute
+ *   state.c    between the engine's blobs and records
+ *   record.c   records in memory, and their accounts
+ *   policy.c   which positions are worth keeping
+ *   namespace.c  what stored state depends on
  *   trail.c    what a running sequence leaves behind
  *   path.c     what is kept along a path: which places, and within which budget
  *   probe.c    whether what another engine build left can be used

@@ -1,4 +1,4 @@
-/* cache/lookup.c: from a prompt to a position and the records that lead there, and those records into the engine.
+/* cache/lookup.c: from a prompt to a position and the records that lead there.
  *
  * All blocks that lead to P, with the last one cut:
  *

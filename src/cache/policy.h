@@ -99,7 +99,7 @@ typedef struct kv_spot {
     uint64_t bytes; /* of its state; what a window takes is reckoned from the terms */
     bool is_stored; /* its state is there */
     bool
-        is_possible; /* the prompt is about to be computed past it. Neither: nothing can be kept, but it may be asked for */
+        is_possible; /* the prompt is about to be computed past it. If neither, nothing can be kept, yet it may be asked for */
     bool is_fixed; /* is kept whatever it is worth, and whatever the budget */
     bool is_kept;  /* the answer */
 } kv_spot;

@@ -1,3 +1,4 @@
+/* cli/cache_text.c: what `kvasir cache` prints: sizes, ages, tables, progress. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* hub/name.c: names of models, OWNER/NAME[:QUANT], and of the files in a repository: which of them are meant. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* hub/place.c: where fetched models lie, also those that the Hugging Face tools or llama.cpp fetched. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* hub/remote.c: what the hub says about a repository: its commit and its files. */
 #include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -277,14 +277,14 @@ const kv_opt kv_opt_table[] = {
 
     /* ── scheduling ── */
     {"--max-stall-ms", NULL, NULL, OPT_INT64, GROUP_SCHED, 0, AT(max_stall_ms), 10, 60000, .hint = "MS",
-     .help = "longest pause of a running stream while another prompt is read"},
+     .help = "longest pause of a stream while another prompt is read, plus one smallest batch"},
     {"--max-wait-ms", NULL, NULL, OPT_INT64, GROUP_SCHED, 0, AT(max_wait_ms), 0, 3600000, .hint = "MS",
-     .help = "longest that a prompt is overtaken by shorter ones"},
+     .help = "longest that later prompts are computed before one, plus the batch under way"},
     {"--max-queue", NULL, NULL, OPT_INT64, GROUP_SCHED, 0, AT(max_queue), 1, 65536, .hint = "N",
      .help = "requests that may wait; more are answered 503 with Retry-After"},
     {"-sps,--slot-prompt-similarity", NULL, NULL, OPT_DOUBLE, GROUP_SCHED, 0, AT(slot_prompt_similarity), 0, 1,
      .hint = "N",
-     .help = "share of a prompt that a slot must hold to be chosen for it; 0 = any"},
+     .help = "share of a prompt that a slot must hold to be chosen for it; 0 = least recently used"},
 
     /* ── cache ── */
     {"--cache-prompt", "--no-cache-prompt", "LLAMA_ARG_CACHE_PROMPT", OPT_BOOL, GROUP_CACHE, 0, AT(cache_prompt),

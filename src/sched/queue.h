@@ -6,8 +6,8 @@
  *
  *     overtaken for max_wait, by arrival   │   the others, by what is left, then by arrival
  *
- * Once it is on the left side, nobody who came later goes before it: it is never overtaken for longer than max_wait
- * plus the batch that was under way. What counts is being overtaken, not waiting: a long prompt that computes alone
+ * Once it is on the left side, no prompt of one that came later is computed before it: it is never overtaken for longer than
+ * max_wait plus the batch that was under way. One that decodes already keeps its slot until its answer ends. What counts is being overtaken, not waiting: a long prompt that computes alone
  * for a minute keeps no short one behind it.
  *
  * Thread rule: none.

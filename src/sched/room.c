@@ -1,7 +1,7 @@
 /* sched/room.c: who gives up cells when they run out, and what happens when a call breaks.
  *
  * Cells are taken from idle slots first, least recently used first, then from the youngest generation. The oldest is
- * never preempted while there is another, and alone it always fits (invariant 4), so it reaches its end; then the next
+ * never preempted while there is another, and alone it always fits (sched_private.h, S4), so it reaches its end; then the next
  * one is the oldest. A preempted generation is not admitted before there is room for it.
  */
 #include "base/log.h"
@@ -148,7 +148,7 @@ static int preempt_youngest(kv_sched *s) {
 bool kv_sched_make_room(kv_sched *s, int32_t need) {
     while (kv_cells_left(&s->cells) < need) {
         if (kv_sched_evict(s, need - kv_cells_left(&s->cells))) continue;
-        KV_CHECK(kv_sched_n_running(s) > 1); /* invariant 4 */
+        KV_CHECK(kv_sched_n_running(s) > 1); /* S4 */
         preempt_youngest(s);
         return false;
     }

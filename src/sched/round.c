@@ -309,7 +309,7 @@ static void account_waits(kv_sched *s) {
     }
 }
 
-/* Its turn has come: those that ran when it was admitted may be idle by now, the last one since its first chunk. */
+/* In its first rounds: generations that ran when it was admitted may have ended since, so idle cells are cleared once more. */
 static bool has_just_begun(const kv_sched *s, int slot) {
     const kv_run *run = &s->slots[slot].gen->run;
     return run->n_prompt_done - run->n_cached <= s->cfg.chunk;

@@ -547,24 +547,24 @@ void kv_sched_self_check(kv_sched *s) {
     kv_cells_check(&s->cells);
     for (int i = 0; i < s->n_slots; i++) {
         const kv_slot *slot = &s->slots[i];
-        KV_CHECK(slot->restoring || kv_engine_pos_max(s->engine, i) + 1 == (kv_pos)slot->held.len); /* 1 */
+        KV_CHECK(slot->restoring || kv_engine_pos_max(s->engine, i) + 1 == (kv_pos)slot->held.len); /* S1 */
         KV_CHECK(!slot->restoring || (slot->gen && slot->gen->run.lookup));
         KV_CHECK(s->cells.len[i] == (int32_t)slot->held.len ||
                  (slot->restoring && s->cells.len[i] > (int32_t)slot->held.len));
         if (!slot->gen) continue;
         n_here++;
         KV_CHECK(slot->gen->run.state == KV_RUN_IN_SLOT && slot->gen->run.slot == i);
-        KV_CHECK(slot->held.len < slot->gen->tokens.len); /* 3 */
+        KV_CHECK(slot->held.len < slot->gen->tokens.len); /* S3 */
         KV_CHECK(kv_tokens_common(slot->held.data, slot->held.len, slot->gen->tokens.data, slot->gen->tokens.len) ==
                  slot->held.len);
         KV_CHECK(slot->gen->run.n_decoded < slot->gen->run.n_limit || !slot->gen->run.n_limit);
     }
     KV_CHECK(kv_engine_pos_max(s->engine, s->n_slots) == -1); /* scratch is never held across a step */
-    for (int i = 0; i < s->n_waiting; i++) {                  /* 2 */
+    for (int i = 0; i < s->n_waiting; i++) {                  /* S2 */
         KV_CHECK(s->waiting[i]->run.state == KV_RUN_WAITING && s->waiting[i]->run.slot == -1);
         for (int k = 0; k < i; k++) KV_CHECK(s->waiting[k] != s->waiting[i]);
     }
-    KV_CHECK(s->cells.total == INT32_MAX || s->cfg.n_ctx_served <= s->cells.total); /* 4 */
+    KV_CHECK(s->cells.total == INT32_MAX || s->cfg.n_ctx_served <= s->cells.total); /* S4 */
     pthread_mutex_lock(&s->mutex);
     KV_CHECK(s->n_live == n_here + s->n_waiting + s->n_inbox);
     KV_CHECK(s->n_live <= s->n_slots + s->cfg.max_queue);

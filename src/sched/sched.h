@@ -46,7 +46,8 @@ typedef struct kv_sched_config {
     kv_cache *cache;   /* borrowed, NULL = none: what leaves a slot is kept there and found again */
     bool evict_idle;   /* the cache is large enough that idle slots need not keep what it has */
     bool exact; /* one slot, and memory emptied before each request: what it computes depends on its prompt alone */
-    float slot_similarity; /* unused prefix below this share of the prompt does not keep a slot (llama-server -sps) */
+    /* A slot is chosen for what it holds when that is a larger share of the prompt (llama-server's -sps); 0: never for that */
+    float slot_similarity;
 } kv_sched_config;
 
 void kv_sched_config_defaults(kv_sched_config *c);

@@ -22,11 +22,11 @@
  * so that a prompt, a reused prefix, a fork and a generation that was preempted in mid-answer all go on the same way.
  *
  * Invariants, walked by kv_sched_self_check:
- *   1. a slot's sequence in the engine holds exactly held's tokens, unless it is being restored, and cells counts as
+ *   S1 a slot's sequence in the engine holds exactly held's tokens, unless it is being restored, and cells counts as
  *      many for it
- *   2. a generation is in exactly one place: the inbox, waiting, a slot, or done
- *   3. of a slot's generation held is a prefix, and at least one token is left to compute
- *   4. cells in use never exceed the pool, and what runs alone always fits: n_ctx_served ≤ the pool
+ *   S2 a generation is in exactly one place: the inbox, waiting, a slot, or done
+ *   S3 of a slot's generation held is a prefix, and at least one token is left to compute
+ *   S4 cells in use never exceed the pool, and what runs alone always fits: n_ctx_served ≤ the pool
  *
  * Thread rule: the engine's thread, but for what the mutex guards.
  */

@@ -1,3 +1,4 @@
+/* store/paths.c: where things lie below a cache directory, small files there, and faults that are told once. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
