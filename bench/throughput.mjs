@@ -17,7 +17,10 @@ const PREFILL = 2048;
 const STEPS = 64;
 const tokenAt = (i) => 1000 + ((i * 7919) % 30000); // as bare_decode.c
 const prompt = (n) => Array.from({ length: n }, (_, i) => tokenAt(i));
-const median = (xs) => [...xs].sort((a, b) => a - b)[Math.floor(xs.length / 2)];
+function median(xs) {
+  const sorted = [...xs].sort((a, b) => a - b), half = sorted.length / 2;
+  return Number.isInteger(half) ? (sorted[half - 1] + sorted[half]) / 2 : sorted[Math.floor(half)];
+}
 
 const server = await startServer({ args: ['-m', model, '-c', '8192'], binary: path.join(build, 'kvasir') });
 const props = await (await fetch(`${server.url}/props`)).json();
