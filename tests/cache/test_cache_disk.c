@@ -187,10 +187,9 @@ static void a_place_behind_a_cut_has_its_window(void **state) {
     for (int n = 200; n < 200 + B; n++)
         for (int cut = 1; cut < B; cut += 4) {
             world w;
-            rig r;
             kv_token tokens[MAX], other[MAX];
             kv_lookup_result res;
-            open_with_disk(&w, &r, KV_MEMORY_WINDOW, 1, LARGE, 0, LARGE, LARGE, false);
+            open_world(&w, KV_MEMORY_WINDOW, 1, LARGE, LARGE, false);
             fill(tokens, 0, MAX, 7);
             fill(other, 0, n - cut, 7), fill(other, n - cut, MAX, 8);
             kv_trail *t = kv_trail_new(w.cache);
