@@ -4,15 +4,12 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { startServer } from '../tests/http-node/server.mjs';
+import { median } from './median.mjs';
 
 const [build, model, fa, rounds = '3'] = process.argv.slice(2);
 const binary = path.join(build, 'kvasir');
 const dir = mkdtempSync(path.join(os.tmpdir(), 'kvasir-bench-'));
 process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
-function median(xs) {
-  const sorted = [...xs].sort((a, b) => a - b), half = sorted.length / 2;
-  return Number.isInteger(half) ? (sorted[half - 1] + sorted[half]) / 2 : sorted[Math.floor(half)];
-}
 let salt = 0; // of tokens that nobody has asked before
 const fresh = (n) => { salt++; return Array.from({ length: n }, (_, i) => 1000 + ((i * 7919 + salt * 104729) % 20000)); };
 const common = ['-m', model, '-c', '8192', '-fa', fa, '--slot-save-path', dir];

@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { startServer } from '../tests/http-node/server.mjs';
+import { median } from './median.mjs';
 
 const [build, model, rounds = '3'] = process.argv.slice(2);
 if (!build || !model || !existsSync(model)) {
@@ -17,10 +18,6 @@ const PREFILL = 2048;
 const STEPS = 64;
 const tokenAt = (i) => 1000 + ((i * 7919) % 30000); // as bare_decode.c
 const prompt = (n) => Array.from({ length: n }, (_, i) => tokenAt(i));
-function median(xs) {
-  const sorted = [...xs].sort((a, b) => a - b), half = sorted.length / 2;
-  return Number.isInteger(half) ? (sorted[half - 1] + sorted[half]) / 2 : sorted[Math.floor(half)];
-}
 
 const server = await startServer({ args: ['-m', model, '-c', '8192'], binary: path.join(build, 'kvasir') });
 const props = await (await fetch(`${server.url}/props`)).json();

@@ -141,8 +141,8 @@ bool kv_cache_is_pinned(kv_cache *c, const kv_radix_node *node,
 void kv_cache_touch(kv_cache *c, kv_radix_node *node, unsigned slots);
 /* The record goes from the tree, from memory and from disk. */
 void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot);
-/* The records of all nodes below go; the node itself stays. */
-void kv_cache_forget_below(kv_cache *c, kv_radix_node *top);
+/* The records of the node and of all below it go. Takes over the reference. */
+void kv_cache_forget_from(kv_cache *c, kv_radix_node *top);
 /* A node that has no record any more goes with all that hangs on it. Takes over the reference; false: it has some. */
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node);
 

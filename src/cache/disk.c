@@ -149,14 +149,17 @@ void kv_cache_remove(kv_cache *c, kv_radix_node *node, kv_radix_slot slot) {
     if (on_disk) kv_store_remove(c->cfg.store, &head, NULL);
 }
 
-void kv_cache_forget_below(kv_cache *c, kv_radix_node *top) {
+static void remove_all(kv_cache *c, kv_radix_node *node) {
+    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_remove(c, node, slot);
+    kv_cache_prune(c, node);
+}
+
+void kv_cache_forget_from(kv_cache *c, kv_radix_node *top) {
     size_t n;
     kv_radix_node **nodes = kv_cache_below(&n, c, top);
-    for (size_t i = 0; i < n; i++) {
-        for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_remove(c, nodes[i], slot);
-        kv_cache_prune(c, nodes[i]);
-    }
+    for (size_t i = 0; i < n; i++) remove_all(c, nodes[i]);
     free(nodes);
+    remove_all(c, top);
 }
 
 bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
@@ -165,8 +168,8 @@ bool kv_cache_forget_if_lost(kv_cache *c, kv_radix_node *node) {
         kv_radix_record rec;
         if (kv_radix_get_record(&rec, c->tree, node, slot)) lost = false;
     }
-    if (lost) kv_cache_forget_below(c, node);
-    kv_cache_prune(c, node);
+    if (lost) kv_cache_forget_from(c, node);
+    else kv_cache_prune(c, node);
     return lost;
 }
 

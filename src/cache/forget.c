@@ -33,13 +33,6 @@ kv_forgetting *kv_cache_next_forgetting(kv_cache *c) {
     return f;
 }
 
-/* Takes over the reference. */
-static void forget_node(kv_cache *c, kv_radix_node *node) {
-    kv_cache_forget_below(c, node);
-    for (kv_radix_slot slot = KV_RADIX_BLOCK; slot <= KV_RADIX_WHOLE; slot++) kv_cache_remove(c, node, slot);
-    kv_cache_prune(c, node);
-}
-
 /* The node's tokens are the path's, as far as that goes. */
 static bool is_on_path(kv_cache *c, const kv_radix_node *node, const kv_forgetting *f) {
     int32_t q = kv_radix_start(node), n = kv_radix_n_tokens(node), n_common = f->n - q < n ? f->n - q : n;
@@ -82,7 +75,7 @@ void kv_cache_carry_out(kv_cache *c, kv_forgetting *f) {
     kv_radix_match_free(&m, c->tree); /* which holds what is to go */
     for (int i = 0; i < n; i++) {
         bool behind = kv_radix_start(nodes[i]) + kv_radix_n_tokens(nodes[i]) > f->from;
-        if (behind && is_on_path(c, nodes[i], f)) forget_node(c, nodes[i]);
+        if (behind && is_on_path(c, nodes[i], f)) kv_cache_forget_from(c, nodes[i]);
         else kv_radix_unref(c->tree, nodes[i]);
     }
     kv_radix_unref(c->tree, root);
